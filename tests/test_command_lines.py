@@ -15,7 +15,7 @@ import click
 import pytest
 
 from fluss.cli.app import root
-from fluss.cli.session import Session
+from fluss.cli.kernel.session import Session
 from fluss.server.__main__ import main
 from tests.pages import PAGES, ROOT
 

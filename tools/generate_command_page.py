@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 
 from fluss.cli.app import PROGRAM, root
-from fluss.cli.commands import Command, Group, help_records
-from fluss.cli.exits import EXIT_MEANINGS
-from fluss.cli.session import Session
+from fluss.cli.kernel.commands import Command, Group, help_records
+from fluss.cli.kernel.exits import EXIT_MEANINGS
+from fluss.cli.kernel.session import Session
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "command-line.md"
 TOP = """\

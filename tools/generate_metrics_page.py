@@ -13,8 +13,8 @@ from pathlib import Path
 
 import fluss
 from fluss.metrics import Family
+from fluss.server.options.server_options import ServerOptions
 from fluss.server.process import FlussServer
-from fluss.server.server_options import ServerOptions
 from fluss.web.load_history import upstream_metrics
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "metrics.md"

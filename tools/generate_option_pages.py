@@ -13,7 +13,7 @@ from typing import Any
 from fluss.config import Config
 from fluss.options import Option
 from fluss.schema.table_options import TABLE_OPTIONS, Alterable
-from fluss.server.server_options import ServerOptions
+from fluss.server.options.server_options import ServerOptions
 from fluss.spark.source_options import SPARK_OPTIONS, USE_NAMES
 
 DIRECTORY = Path(__file__).parents[1] / "docs" / "reference"

@@ -35,8 +35,8 @@ from fluss.net.transport import run
 from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION
 from fluss.record.log_batch import assign_offset
+from fluss.server.options.server_options import ServerOptions
 from fluss.server.process import FlussServer
-from fluss.server.server_options import ServerOptions
 from fluss.storage.log.file_names import RECOVERY_POINT_CHECKPOINT
 
 BUCKETS_PER_PARTITION: Final = 4096

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 import fluss
 from fluss import embedded
-from fluss.client.scan.fetch_messages import ENCODED_FETCH_LOG, FetchRequests
+from fluss.client.scan.fetch.fetch_messages import ENCODED_FETCH_LOG, FetchRequests
 from fluss.errors import FlussError, RequestTimeoutError
 from fluss.net.channel import Channel
 from fluss.protocol import api as apis

@@ -28,11 +28,11 @@ from fluss.config import Config
 from fluss.errors import FlussError
 from fluss.net.transport import run
 from fluss.server.child import ChildOrder, read_answer
-from fluss.server.listener_options import DEFAULT_LISTENER_NAME
 from fluss.server.listener_parsing import address_text
 from fluss.server.listeners import RunningListener
+from fluss.server.options.listener_options import DEFAULT_LISTENER_NAME
+from fluss.server.options.server_options import ServerOptions, argument_settings
 from fluss.server.process import STOP_TIMEOUT_S, serve
-from fluss.server.server_options import ServerOptions, argument_settings
 
 OptionValue: TypeAlias = str | int | float | bool
 

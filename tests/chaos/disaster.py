@@ -108,7 +108,8 @@ class Disaster:
         rng = random.Random(self.seed)
         self.directory.mkdir(parents=True)
         remote = self.directory / "remote"
-        store = RemoteStore(DirectoryObjects(remote, OsFiles()), RemoteTraffic())
+        files = OsFiles()
+        store = RemoteStore(DirectoryObjects(remote, files), RemoteTraffic())
         ledgers = [Ledger(fluss.TablePath("fluss", f"log{number}"), has_keys=False) for number in range(2)]
         ledgers.append(Ledger(fluss.TablePath("fluss", "keyed"), has_keys=True))
         server = self._start(0, {"remote.data.dir": str(remote)})
@@ -128,6 +129,8 @@ class Disaster:
                 for ledger in rng.sample(ledgers, len(ledgers)):
                     ledger.check(connection, time_ms)
         server.kill()
+        # What was read is kept open otherwise, round for round.
+        files.forget(remote)
         shutil.rmtree(self.directory)
         return total
 

@@ -237,7 +237,7 @@ def _serve(descriptor: int) -> int:
 
     import fluss.blocking
     import fluss.cli.app
-    import fluss.cli.tables
+    import fluss.cli.catalog.tables
     import fluss.spark.sql.parser  # noqa: F401
 
     # Children have less to copy.

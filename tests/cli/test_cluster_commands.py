@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import stat
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from fluss.cli.live import Activity, server_facts, table_rates
+from fluss import Schema, blocking, embedded
+from fluss.cli.cluster.live import Activity, bars, metrics_url_of, server_facts, table_rates
 from fluss.embedded import EmbeddedServer
 from tests.cli.runner import FlussCommand
 
@@ -51,6 +56,69 @@ def test_top_shows_what_tables_do(fluss: FlussCommand, fluss_database: str) -> N
     ended = live.wait()
     assert (ended.code, table in ended.out, "http.listener" in ended.out) == (130, True, True)
     assert table in fluss("top", fluss_database, "--count", "1", terminal=True).out
+
+
+def test_top_itself_causes_no_errors(fluss: FlussCommand) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with embedded.start({"http.listener": port, "durability": "os"}) as server:
+        with blocking.connect(server.config()) as connection:
+            admin = connection.get_admin()
+            schema = Schema(pa.schema([("id", pa.int64())]))
+            for number in range(50):
+                admin.create_table(f"fluss.t{number:02}", blocking.TableDescriptor(schema, bucket_count=1))
+        arguments = ("top", "--every", "0.1", "--server", server.bootstrap_servers)
+        shown = fluss(*arguments).out
+        for fact in ("requests", "errors", "in", "out", "memory", "connections"):
+            assert re.search(rf"^{fact}  +[0-9]", shown, re.MULTILINE), shown
+        assert re.search(r"^errors  +0/s$", shown, re.MULTILINE), shown
+        # A terminal of 40 lines: the last one is seen, and so is that there is more.
+        live = fluss.start(*arguments, terminal=True)
+        live.read_until("Ctrl-C ends this")
+        live.interrupt()
+        assert "quieter tables are not shown" in live.wait().out
+
+
+def test_top_waits_for_a_server_that_is_restarted(fluss: FlussCommand, tmp_path: Path) -> None:
+    server = embedded.start({"durability": "os"}, data_dir=tmp_path / "data")
+    address = server.bootstrap_servers
+    with server:
+        options = ("-o", "request-timeout=500", "-o", "connect-timeout=500")
+        live = fluss.start("top", "--every", "0.1", "--server", address, *options, terminal=True)
+        live.read_until("Ctrl-C ends this")
+    live.read_until("no answer, trying again")
+    seen = len(live.read_some())
+    with embedded.start({"durability": "os", "bind.listeners": f"FLUSS://{address}"}, data_dir=tmp_path / "data"):
+        while "Ctrl-C ends this" not in live.read_some()[seen:]:
+            pass
+        live.interrupt()
+        assert live.wait().code == 130
+
+
+@pytest.mark.parametrize(
+    ("options", "servers", "url"),
+    [
+        ({}, "localhost:9123", None),
+        ({"http.listener": "off"}, "localhost:9123", None),
+        ({"http.listener": "9180"}, "localhost:9123", "http://127.0.0.1:9180/metrics"),
+        ({"http.listener": "https://[::1]:9180/"}, "127.0.0.1:9123", "https://[::1]:9180/metrics"),
+        # What is shown to the other machine alone is not what is shown on this one.
+        ({"http.listener": "9180"}, "streams.example.org:9123", None),
+        ({"http.listener": "127.0.0.1:9180"}, "streams.example.org:9123,b:9123", None),
+        ({"http.listener": "0.0.0.0:9180"}, "streams.example.org:9123", "http://streams.example.org:9180/metrics"),
+        ({"http.listener": "10.0.0.7:80"}, "streams.example.org:9123", "http://10.0.0.7:80/metrics"),
+        ({"metrics.reporter.prometheus.port": "0"}, "localhost:9123", None),
+        ({"metrics.reporter.prometheus.port": "9249"}, "localhost:9123", "http://127.0.0.1:9249/metrics"),
+    ],
+)
+def test_metrics_are_read_where_the_server_is(options: dict[str, str | None], servers: str, url: str | None) -> None:
+    assert metrics_url_of(options, servers) == url
+
+
+def test_plots_are_as_high_as_a_line() -> None:
+    assert bars([]) == ""
+    assert bars([0.0, 0.0]) == "▁▁"
+    assert bars([0.0, 50.0, 100.0]) == "▁▅█"
 
 
 def test_rates_are_differences_over_time() -> None:

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fluss.cli.app import root
-from fluss.cli.commands import Command, Group
-from fluss.cli.session import Session
+from fluss.cli.kernel.commands import Command, Group
+from fluss.cli.kernel.session import Session
 from tests.cli.runner import FlussCommand
 from tools.generate_command_page import PAGE, page
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import urllib.request
 
 from tests.cli.runner import FlussCommand
 
@@ -14,17 +17,28 @@ def test_a_server_is_started_found_and_stopped(fluss: FlussCommand) -> None:
     assert fluss.run("stop").code == 3
     refused = fluss.run("serve", "--detach", "--port", "0", "-D", "log.segment.file-sice=1mb")
     assert (refused.code, "log.segment.file-size" in refused.err) == (1, True)
-    started = fluss("serve", "--detach", "--port", "0", "-D", "durability=os", "--format", "json").rows[0]
+    serve = ("serve", "--detach", "--port", "0", "--http", "0", "-D", "durability=os")
+    started = fluss(*serve, "--format", "json").rows[0]
     try:
         assert fluss("db", "ls", "--server", started["address"]).lines[1].startswith("fluss ")
         again = fluss.run("serve", "--detach", "--port", "0")
         assert (again.code, f"process {started['process']}" in again.err) == (1, True)
         shown = fluss("status", terminal=True).out
-        assert "yes, with 1 databases" in shown
+        assert "yes, with 1 database" in shown
         assert started["address"] in shown
+        assert started["page"] in shown
+        with urllib.request.urlopen(f"{started['page']}/health/live") as answer:
+            assert answer.status == 200
     finally:
         assert str(started["process"]) in fluss("stop", terminal=True).out
     assert fluss.run("status").code == 3
+
+
+def test_a_server_says_how_it_is_stopped(fluss: FlussCommand) -> None:
+    shown = fluss("serve", "--detach", "--port", "0", "--data-dir", "other data", "-D", "durability=os").out
+    line = re.search(r"`fluss (stop [^`]+)` ends it", shown)
+    assert line is not None, shown
+    fluss(*shlex.split(line[1]))
 
 
 def test_the_configuration_of_a_server_is_printed(fluss: FlussCommand) -> None:

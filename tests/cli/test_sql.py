@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fluss import TableDescriptor
-from fluss.cli.key_queries import keys_of, syntax_tree, tables_of
+from fluss.cli.sql.key_queries import keys_of, syntax_tree, tables_of
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo, TablePath
 from tests.cli.runner import FlussCommand

@@ -4,6 +4,7 @@ complete, and places that belong to another server."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import socket
@@ -19,7 +20,7 @@ import fluss
 from fluss import blocking, embedded
 from fluss.errors import ErrorCode, FlussError
 from fluss.server.__main__ import main
-from fluss.server.coordinator.metadata_backup import remote_logs, table_count
+from fluss.server.coordinator.metadata.metadata_backup import remote_logs, table_count
 from fluss.storage.backup.points import POINTS, get_chains, newest_point
 from fluss.storage.remote.objects import DirectoryObjects
 from fluss.storage.remote.store import RemoteStore, RemoteTraffic
@@ -311,6 +312,46 @@ def test_a_backup_is_verified_without_restoring_it(
     assert main(["--verify-backup", str(remote)]) == 0
     assert main(["--verify-backup", str(tmp_path / "nothing")]) == 1
     assert "there is no backup in" in capsys.readouterr().err
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
+    """Have a function of the backup fail once, as if the store were away for a moment; return what tells when."""
+    module = importlib.import_module("fluss.server.tablet.backup")
+    act, failed = getattr(module, name), []
+
+    def act_or_fail(*arguments: object) -> object:
+        if not failed:
+            failed.append(name)
+            raise FlussError("the store is away")
+        return act(*arguments)
+
+    monkeypatch.setattr(module, name, act_or_fail)
+    return failed
+
+
+def test_metadata_that_no_point_has_named_are_shipped_again(
+    data_dir: Path, remote: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(data_dir, {"remote.data.dir": str(remote)}) as (_, connection):
+        create(connection)
+        eventually(lambda: table_count_in_backup(remote) == 1)
+        failed = fail_once(monkeypatch, "put_point")
+        create(connection, KEYED, primary_keys=["id"])
+        eventually(lambda: failed)
+        eventually(lambda: table_count_in_backup(remote) == 2, "the new table in the backup")
+
+
+def test_logs_that_are_not_open_are_shipped_after_a_round_that_failed(
+    data_dir: Path, remote: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"remote.data.dir": str(remote), "remote.log.task-interval-duration": "0ms"}
+    with serving(data_dir, {**options, "backup.interval": "0ms"}) as (_, connection):
+        create(connection)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 3)
+    failed = fail_once(monkeypatch, "check_claim")
+    with serving(data_dir, options):
+        eventually(lambda: failed)
+        eventually(lambda: end_in_backup(remote) == 3, "the log in the backup")
 
 
 def test_how_often_and_how_much_is_backed_up_are_options(data_dir: Path, remote: Path, tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION
 from fluss.schema.serde import table_to_json
 from fluss.server.__main__ import main
+from fluss.server.options.server_options import ServerOptions
 from fluss.server.process import FlussServer
-from fluss.server.server_options import ServerOptions
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.waiting import eventually
 

@@ -20,8 +20,8 @@ from fluss.net.channel import Channel
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.cluster_info import ConfigOp
+from fluss.server.options.server_options import ServerOptions
 from fluss.server.process import FlussServer
-from fluss.server.server_options import ServerOptions
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.waiting import eventually
 

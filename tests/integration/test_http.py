@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import fluss
 from fluss.errors import FlussError
 from fluss.net.login_throttle import _ADDRESS_GUESSES
+from fluss.server.options.server_options import ServerOptions
 from fluss.server.process import FlussServer
-from fluss.server.server_options import ServerOptions
 from fluss.testing.certificates import ThrowawayCa
 from fluss.testing.waiting import eventually_async
 

@@ -18,8 +18,8 @@ import pytest
 import fluss
 from fluss import blocking, embedded
 from fluss.client.bulk import rows_at
-from fluss.client.scan import snapshot_fetcher
-from fluss.client.scan.kv_files import KvFileSession
+from fluss.client.scan.fetch import snapshot_fetcher
+from fluss.client.scan.fetch.kv_files import KvFileSession
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb

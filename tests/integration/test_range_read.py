@@ -20,7 +20,7 @@ from fluss.client.bulk.ranges import LogRange, read_ranges
 from fluss.client.bulk.rows_at import rows_at
 from fluss.client.fluss_table import context_of
 from fluss.client.kernel.runtime import wait_for
-from fluss.client.scan.snapshot_fetcher import KvSession
+from fluss.client.scan.fetch.snapshot_fetcher import KvSession
 from fluss.errors import ErrorCode
 from fluss.protocol.api import ApiKey
 from fluss.protocol.bulk_messages import ScanKvResponse

@@ -22,7 +22,7 @@ from fluss.client.kernel.runtime import wait_for
 from fluss.errors import AuthenticationError
 from fluss.options import HIDDEN
 from fluss.server.__main__ import main
-from fluss.server.server_options import ServerOptions
+from fluss.server.options.server_options import ServerOptions
 from fluss.testing.cluster import ServerProcess
 
 FIRST, SECOND, WRONG = "Zq9-first-Xy", "Wv7-second-Ab", "Kp3-wrong-Cd"

@@ -27,8 +27,8 @@ from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.arrow_batch import encode_arrow_batch
 from fluss.record.compression import NO_COMPRESSION
+from fluss.server.options.server_options import ServerOptions
 from fluss.server.process import FlussServer
-from fluss.server.server_options import ServerOptions
 from fluss.testing.waiting import eventually
 from tests.integration.servers import serving
 
@@ -506,7 +506,7 @@ def test_a_filter_may_cost_so_much(
         table = create_table(connection, properties={"table.statistics.columns": "*"})
         append_each(table, 1, 2, 3)
         assert filtered_ids(table, blocking.col("id") == 2) == [2]
-        with caplog.at_level(logging.INFO, "fluss.client.scan.fetcher"):
+        with caplog.at_level(logging.INFO, "fluss.client.scan.fetch.fetcher"):
             large = (blocking.col("id") == 2) | (blocking.col("name") == "n" * 50)
             assert filtered_ids(table, large) == [2], "the client stops sending what is refused, and filters alone"
         assert reason in caplog.text

@@ -17,8 +17,8 @@ from fluss.protocol import bulk_messages
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.predicates import predicate_to_pb
 from fluss.schema.predicate import Predicate, col
+from fluss.server.options.server_options import ServerOptions
 from fluss.server.process import FlussServer
-from fluss.server.server_options import ServerOptions
 from fluss.testing.waiting import eventually_async
 from tests.integration.test_scrubbing import free_port
 from tests.unit.server.tablet.support import SCHEMA, batch_with_statistics, fetch_request, rows

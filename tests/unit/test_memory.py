@@ -126,7 +126,7 @@ async def test_the_memory_of_a_loop_is_given_back():
 ARENAS = """
 import ctypes, sys, threading
 from fluss.server.process import prepare_process
-from fluss.server.server_options import ServerOptions
+from fluss.server.options.server_options import ServerOptions
 
 if sys.argv[2] == "limited":
     prepare_process(ServerOptions())

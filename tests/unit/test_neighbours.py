@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import fluss
-from fluss.server.server_option import variable_name
-from fluss.server.server_options import meaningless_variables
+from fluss.server.options.server_option import variable_name
+from fluss.server.options.server_options import meaningless_variables
 from fluss.spark.session.workers import prefer_this_python
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fluss.config import Config
-from fluss.server.server_options import ServerOptions
+from fluss.server.options.server_options import ServerOptions
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,9 +10,9 @@ from typing import Final
 import click
 
 from fluss._version import __version__
-from fluss.cli.commands import Group, Lazy, shared_options
-from fluss.cli.exits import CommandError, Exit, ReaderGoneError, exit_code_of, sentence_of
-from fluss.cli.session import Session
+from fluss.cli.kernel.commands import Group, Lazy, shared_options
+from fluss.cli.kernel.exits import CommandError, Exit, ReaderGoneError, exit_code_of, sentence_of
+from fluss.cli.kernel.session import Session
 from fluss.errors import FlussError
 
 PROGRAM: Final = "fluss"
@@ -33,62 +33,75 @@ _EXAMPLES: Final = (
 
 SECTIONS: Final = {
     "A server on this machine": {
-        "serve": Lazy("fluss.cli.serving:serve", "Start a server, here or in the background."),
-        "stop": Lazy("fluss.cli.serving:stop", "Stop a server that runs on this machine."),
-        "status": Lazy("fluss.cli.serving:status", "Show whether a server runs here, and what answers."),
+        "serve": Lazy("fluss.cli.cluster.serving:serve", "Start a server, here or in the background."),
+        "stop": Lazy("fluss.cli.cluster.serving:stop", "Stop a server that runs on this machine."),
+        "status": Lazy("fluss.cli.cluster.serving:status", "Show whether a server runs here, and what answers."),
     },
     "Databases and tables": {
-        "db": Lazy("fluss.cli.databases:databases", "List, create, drop and show databases."),
-        "table": Lazy("fluss.cli.tables:tables", "List, create, show, alter and drop tables."),
-        "partition": Lazy("fluss.cli.partitions:partitions", "List, add and drop partitions of a table."),
+        "db": Lazy("fluss.cli.catalog.databases:databases", "List, create, drop and show databases."),
+        "table": Lazy("fluss.cli.catalog.tables:tables", "List, create, show, alter and drop tables."),
+        "partition": Lazy("fluss.cli.catalog.partitions:partitions", "List, add and drop partitions of a table."),
     },
     "Rows": {
-        "load": Lazy("fluss.cli.loading:load", "Load files into a table: Parquet, CSV, JSON lines, Arrow."),
-        "dump": Lazy("fluss.cli.loading:dump", "Write the rows of a table to a file: Parquet, CSV, JSON lines, Arrow."),
-        "append": Lazy("fluss.cli.row_commands:append", "Append rows to a log table: JSON lines from standard input."),
-        "head": Lazy("fluss.cli.row_commands:head", "Show some rows of a table."),
-        "tail": Lazy("fluss.cli.tailing:tail", "Show the newest records of a table, and those that come."),
-        "get": Lazy("fluss.cli.row_commands:get", "Look rows up by their keys."),
-        "put": Lazy("fluss.cli.row_commands:put", "Insert or replace rows of a primary-key table."),
-        "delete": Lazy("fluss.cli.row_commands:delete", "Delete rows of a primary-key table by their keys."),
+        "load": Lazy("fluss.cli.rows.loading:load", "Load files into a table: Parquet, CSV, JSON lines, Arrow."),
+        "dump": Lazy(
+            "fluss.cli.rows.loading:dump", "Write the rows of a table to a file: Parquet, CSV, JSON lines, Arrow."
+        ),
+        "append": Lazy(
+            "fluss.cli.rows.row_commands:append", "Append rows to a log table: JSON lines from standard input."
+        ),
+        "head": Lazy("fluss.cli.rows.row_commands:head", "Show some rows of a table."),
+        "tail": Lazy("fluss.cli.rows.tailing:tail", "Show the newest records of a table, and those that come."),
+        "get": Lazy("fluss.cli.rows.row_commands:get", "Look rows up by their keys."),
+        "put": Lazy("fluss.cli.rows.row_commands:put", "Insert or replace rows of a primary-key table."),
+        "delete": Lazy("fluss.cli.rows.row_commands:delete", "Delete rows of a primary-key table by their keys."),
     },
     "Positions": {
         "offsets": Lazy(
-            "fluss.cli.offset_commands:offsets", "Show where the logs of a table begin and end, by bucket."
+            "fluss.cli.cluster.offset_commands:offsets", "Show where the logs of a table begin and end, by bucket."
         ),
         "consumers": Lazy(
-            "fluss.cli.offset_commands:consumers",
+            "fluss.cli.cluster.offset_commands:consumers",
             "List the consumers of a table: who reads it by name, and how far behind they are.",
         ),
-        "lag": Lazy("fluss.cli.offset_commands:lag", "Show how far consumers are behind, by bucket."),
+        "lag": Lazy("fluss.cli.cluster.offset_commands:lag", "Show how far consumers are behind, by bucket."),
     },
     "SQL": {
-        "sql": Lazy("fluss.cli.sql_commands:sql", "Run SQL over tables, one query or in a shell."),
+        "sql": Lazy("fluss.cli.sql.sql_commands:sql", "Run SQL over tables, one query or in a shell."),
     },
     "The cluster": {
         "health": Lazy(
-            "fluss.cli.cluster_commands:health",
+            "fluss.cli.cluster.cluster_commands:health",
             "Show how the cluster is: its servers, and whether all replicas are there.",
         ),
         "top": Lazy(
-            "fluss.cli.live:top", "Show what a cluster is doing, live: records per table, lag, requests, bytes, memory."
+            "fluss.cli.cluster.live:top",
+            "Show what a cluster is doing, live: records per table, lag, requests, bytes, memory.",
         ),
-        "bench": Lazy("fluss.cli.benching:bench", "Measure a cluster for a moment: writes, reads, lookups."),
-        "config": Lazy("fluss.cli.cluster_commands:config", "Look at options, change them, and explain them."),
-        "acl": Lazy("fluss.cli.security_commands:acls", "List, grant and revoke rights."),
-        "user": Lazy("fluss.cli.security_commands:users", "Keep a file of users, and make hashes of passwords."),
+        "bench": Lazy("fluss.cli.cluster.benching:bench", "Measure a cluster for a moment: writes, reads, lookups."),
+        "config": Lazy("fluss.cli.cluster.cluster_commands:config", "Look at options, change them, and explain them."),
+        "acl": Lazy("fluss.cli.cluster.security_commands:acls", "List, grant and revoke rights."),
+        "user": Lazy(
+            "fluss.cli.cluster.security_commands:users", "Keep a file of users, and make hashes of passwords."
+        ),
     },
     "Between clusters, and with Spark": {
-        "copy": Lazy("fluss.cli.copying:copy", "Copy a database or a table to another cluster, or to another name."),
-        "spark": Lazy("fluss.cli.spark_commands:spark", "Run jobs on Spark: SQL, loads, exports, copies, tiering."),
+        "copy": Lazy(
+            "fluss.cli.rows.copying:copy", "Copy a database or a table to another cluster, or to another name."
+        ),
+        "spark": Lazy(
+            "fluss.cli.cluster.spark_commands:spark", "Run jobs on Spark: SQL, loads, exports, copies, tiering."
+        ),
     },
     "Files at rest": {
-        "log": Lazy("fluss.cli.at_rest:log", "Look into files of logs."),
-        "kv": Lazy("fluss.cli.at_rest:kv", "Look into files of rows by key."),
-        "backup": Lazy("fluss.cli.at_rest:backup", "Check a backup, and start a server from one."),
+        "log": Lazy("fluss.cli.cluster.at_rest:log", "Look into files of logs."),
+        "kv": Lazy("fluss.cli.cluster.at_rest:kv", "Look into files of rows by key."),
+        "backup": Lazy("fluss.cli.cluster.at_rest:backup", "Check a backup, and start a server from one."),
     },
     "This command": {
-        "profile": Lazy("fluss.cli.profile_commands:profiles", "Keep addresses and logins of clusters by name."),
+        "profile": Lazy(
+            "fluss.cli.cluster.profile_commands:profiles", "Keep addresses and logins of clusters by name."
+        ),
         "completion": Lazy("fluss.cli.completion:completion", "Print the completion of a shell."),
     },
 }

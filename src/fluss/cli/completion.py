@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from fluss.cli.commands import Command
-from fluss.cli.session import Session, pass_session
+from fluss.cli.kernel.commands import Command
+from fluss.cli.kernel.session import Session, pass_session
 
 _SHELLS = ("bash", "zsh", "fish")
 

@@ -21,10 +21,12 @@ from fluss._version import __version__
 from fluss.errors import FlussError
 from fluss.net.transport import run
 from fluss.server import hash_password, verify_backup
-from fluss.server.http_options import DEFAULT_HTTP_PORT
-from fluss.server.listener_options import DEFAULT_LISTENER_NAME, DEFAULT_PORT
 from fluss.server.listener_parsing import PORT_MAX, address_text
-from fluss.server.option_sources import STANDARD_INPUT, Setting
+from fluss.server.options.http_options import DEFAULT_HTTP_PORT
+from fluss.server.options.listener_options import DEFAULT_LISTENER_NAME, DEFAULT_PORT
+from fluss.server.options.option_sources import STANDARD_INPUT, Setting
+from fluss.server.options.process_options import Durability
+from fluss.server.options.server_options import ServerOptions, is_secret_option, meaningless_variables, variable_of
 from fluss.server.process import (
     LOG_FORMATS,
     LOG_LEVELS,
@@ -34,8 +36,6 @@ from fluss.server.process import (
     request_stop,
     serve,
 )
-from fluss.server.process_options import Durability
-from fluss.server.server_options import ServerOptions, is_secret_option, meaningless_variables, variable_of
 from fluss.storage.remote.file_systems import FileSystemOptions
 
 _PROGRAM: Final = "python -m fluss.server"

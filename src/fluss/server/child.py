@@ -23,8 +23,8 @@ from typing import Final
 from fluss.errors import FlussError, error_for_code
 from fluss.net.transport import run
 from fluss.server.listeners import RunningListener
+from fluss.server.options.server_options import ServerOptions
 from fluss.server.process import FlussServer, log_to_stderr, prepare_process, request_stop, serve
-from fluss.server.server_options import ServerOptions
 
 # A process that was forked from the parent may keep the pipe open, so the parent itself is looked for as well.
 _PARENT_CHECK_INTERVAL_S: Final = 1.0

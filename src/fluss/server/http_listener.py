@@ -16,11 +16,11 @@ from typing import Final, Protocol
 from fluss.errors import ErrorCode, FlussError
 from fluss.memory import set_aside
 from fluss.net.tls import ClientAuth, ServerCertificate, ServerTls
-from fluss.server.http_options import HttpAddress
 from fluss.server.listener_parsing import address_text
 from fluss.server.listeners import HTTP_LISTENER_NAME, ListenerPlan, is_local, tls_of
 from fluss.server.operator_view import OperatorView
-from fluss.server.server_options import ServerOptions
+from fluss.server.options.http_options import HttpAddress
+from fluss.server.options.server_options import ServerOptions
 
 _SITE_MODULE: Final = "fluss.web.site"
 

@@ -15,9 +15,9 @@ from fluss.net.tls import ClientAuth, ServerTls
 from fluss.options import suggestion
 from fluss.protocol.sasl import MECHANISMS, UserTable
 from fluss.server.listener_parsing import Endpoint, SecurityProtocol, address_text, parse_users
+from fluss.server.options.server_option import ServerOption
+from fluss.server.options.server_options import ServerOptions
 from fluss.server.security_files import UsersFile
-from fluss.server.server_option import ServerOption
-from fluss.server.server_options import ServerOptions
 
 # What binds to every address of the machine, but is not an address one can connect to.
 _WILDCARD_HOSTS = frozenset({"0.0.0.0", "::"})

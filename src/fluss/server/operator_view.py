@@ -32,9 +32,9 @@ from fluss.schema.acl import AclResource
 from fluss.schema.table import TablePath
 from fluss.server.authorizer import CLUSTER, Operation
 from fluss.server.coordinator.coordinator import Coordinator
+from fluss.server.options.server_options import ServerOptions
 from fluss.server.rpc.coordinator_service import CoordinatorService
 from fluss.server.rpc.tablet_service import TabletService
-from fluss.server.server_options import ServerOptions
 from fluss.server.tablet.buckets import BucketGroup
 from fluss.server.tablet.manager import TabletManager
 from fluss.storage.log.file_names import TabletKind

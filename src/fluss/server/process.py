@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from fluss.errors import FlussError
-from fluss.machine import machine_memory_bytes
 from fluss.memory import MemoryWatch, limit_arenas, loop_gives_back, resident_bytes, serve_alone
 from fluss.metrics import Metrics
 from fluss.net.admission import Places
@@ -30,20 +29,17 @@ from fluss.net.tls import ServerCertificate, ServerTls
 from fluss.protocol import scram
 from fluss.protocol.api import ApiKey
 from fluss.protocol.sasl import UserTable
-from fluss.schema.predicate import FilterLimits
-from fluss.server.authorizer import Authorizer, super_user_names
+from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
 from fluss.server.coordinator.lake_offsets import LakeOffsetsFiles
-from fluss.server.coordinator.metadata_backup import MetadataBackup
-from fluss.server.coordinator.metadata_store import FILE_NAME as METADATA_FILE
+from fluss.server.coordinator.metadata.metadata_backup import MetadataBackup
+from fluss.server.coordinator.metadata.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.server.coordinator.nodes import Nodes
-from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.data_dir import DataDirectory
 from fluss.server.descriptors import connections_possible, http_connections_possible, raise_limit
 from fluss.server.http_listener import HttpPlan, Site, page_sentence, plan_http, start_site
 from fluss.server.json_logs import JsonFormatter
-from fluss.server.kv.kv_runtime import KvSettings
 from fluss.server.listener_parsing import address_text
 from fluss.server.listeners import (
     HTTP_LISTENER_NAME,
@@ -56,23 +52,17 @@ from fluss.server.listeners import (
 from fluss.server.metrics_page import MetricsPage
 from fluss.server.model import Clock
 from fluss.server.operator_view import INSIDE_LISTENER, OperatorView
+from fluss.server.options.server_option import ServerOption
+from fluss.server.options.server_options import ServerOptions
 from fluss.server.periodic import Periodic
-from fluss.server.process_options import Durability
 from fluss.server.restore import refuse_half_restored, restore
 from fluss.server.rpc.coordinator_service import CoordinatorService
 from fluss.server.rpc.tablet_service import TabletService
 from fluss.server.security_files import SecurityFiles, UsersFile, load_salt_key
-from fluss.server.server_option import ServerOption
-from fluss.server.server_options import ServerOptions
-from fluss.server.tablet.kv_snapshots import KvSnapshotSettings
-from fluss.server.tablet.manager import TabletManager, TabletSettings
-from fluss.server.tablet.remote_logs import RemoteSettings
-from fluss.server.tablet.scan_sessions import ScanSettings
-from fluss.server.tablet.scrubber import ScrubSettings
+from fluss.server.service_settings import coordinator_settings, super_user_test, tablet_settings
+from fluss.server.tablet.manager import TabletManager
 from fluss.server.tablet.tablet_files import find_tablet
-from fluss.storage.kv.store_settings import KvStoreSettings
-from fluss.storage.log.log_settings import LogSettings
-from fluss.storage.remote.file_systems import FileSystemOptions, check_location
+from fluss.storage.remote.file_systems import FileSystemOptions
 from fluss.storage.remote.security_tokens import SecurityTokens
 from fluss.storage.vfs import Files, OsFiles
 
@@ -86,10 +76,6 @@ STOP_TIMEOUT_S: Final = 60.0
 _SWITCH_INTERVAL_S: Final = 0.0005
 # How often it is looked whether the process holds memory that nothing uses any more.
 _MEMORY_CHECK_INTERVAL_MS: Final = 5_000
-# A bucket that is not used costs next to nothing. One that is used takes some kilobytes: its log, the places of its
-# readers, its keys. And all of them are used as soon as one reader subscribes to all of them.
-_MEMORY_BYTES_PER_BUCKET: Final = 16 * 1024
-_BUCKETS_MIN: Final = 16_384
 # What the users of the page may read at a time.
 _PAGE_MEMORY_BYTES_MAX: Final = 64 * 1024 * 1024
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -187,7 +173,7 @@ class FlussServer:
         nodes, authorizer = Nodes(self._options.server_id, self._options.rack or None), self._new_authorizer()
         coordinator = await Coordinator.open(
             directory.path,
-            _coordinator_settings(self._options),
+            coordinator_settings(self._options),
             nodes,
             authorizer,
             self._options.as_written(),
@@ -207,7 +193,7 @@ class FlussServer:
         manager = TabletManager(
             directory.path,
             coordinator.catalog,
-            _tablet_settings(self._options),
+            tablet_settings(self._options),
             clock=self._clock,
             ids=coordinator.row_ids,
             remote_registry=coordinator.store.remote_logs,
@@ -285,7 +271,7 @@ class FlussServer:
             options.sasl_jaas_users,
             is_needed=is_needed,
             own_credentials=options.sasl_users,
-            is_super_user=_super_user_names(options),
+            is_super_user=super_user_test(options),
             file=file,
             salt_key=salt_key,
         )
@@ -485,107 +471,6 @@ def _follow_quotas(configs: DynamicConfigs, quotas: Quotas) -> None:
     follow(QuotaKind.PRODUCE, ServerOptions.produce_quota, ServerOptions.produce_quota_overrides)
     follow(QuotaKind.FETCH, ServerOptions.fetch_quota, ServerOptions.fetch_quota_overrides)
     follow(QuotaKind.REQUESTS, ServerOptions.request_quota, ServerOptions.request_quota_overrides)
-
-
-def _super_user_names(options: ServerOptions) -> Callable[[str], bool]:
-    return super_user_names(options.super_users, ignore_case=options.principal_ignore_case)
-
-
-def _coordinator_settings(options: ServerOptions) -> CoordinatorSettings:
-    return CoordinatorSettings(
-        default_bucket_count=options.default_bucket_count,
-        default_replication_factor=options.default_replication_factor,
-        bucket_count_max=options.bucket_count_max,
-        total_bucket_count_max=options.total_bucket_count_max or _bucket_count_for(machine_memory_bytes()),
-        partition_count_max=options.partition_count_max,
-        log_tables_allowed=options.log_tables_allowed,
-        kv_tables_allowed=options.kv_tables_allowed,
-        auto_partition_check_interval_ms=options.auto_partition_check_interval_ms,
-        producer_offsets_ttl_ms=options.producer_offsets_ttl_ms,
-        producer_offsets_ttl_ms_max=options.producer_offsets_ttl_ms_max,
-        producers_per_user_max=options.producers_per_user_max,
-        producer_offsets_count_max=options.producer_offsets_count_max,
-        producer_offsets_cleanup_interval_ms=options.producer_offsets_cleanup_interval_ms,
-        remote_locations=tuple(map(check_location, options.remote_locations)),
-        is_super_user=_super_user_names(options),
-    )
-
-
-def _bucket_count_for(memory_bytes: int) -> int:
-    """Return how many buckets a server may have if nobody has said it."""
-    return max(_BUCKETS_MIN, memory_bytes // _MEMORY_BYTES_PER_BUCKET)
-
-
-def _tablet_settings(options: ServerOptions) -> TabletSettings:
-    return TabletSettings(
-        log=LogSettings(
-            segment_bytes_max=options.log_segment_bytes_max,
-            index_bytes_max=options.log_index_bytes_max,
-            index_interval_bytes=options.log_index_interval_bytes,
-            writer_expiration_ms=options.writer_expiration_ms,
-        ),
-        kv=_kv_settings(options),
-        scans=_scan_settings(options),
-        is_fsync_required=options.durability is Durability.FSYNC,
-        open_logs_max=options.open_logs_max,
-        checkpoint_interval_ms=options.log_checkpoint_interval_ms,
-        retention_check_interval_ms=options.log_retention_check_interval_ms,
-        retention_rolls_active_segment=options.log_retention_rolls_active_segment,
-        writer_expiration_check_interval_ms=options.writer_expiration_check_interval_ms,
-        disk_write_limit_ratio=options.disk_write_limit_ratio,
-        disk_write_recover_ratio=options.disk_write_recover_ratio,
-        disk_check_interval_ms=options.disk_check_interval_ms,
-        scrub=ScrubSettings(bytes_per_second=options.scrub_bytes_per_second, interval_ms=options.scrub_interval_ms),
-        filters=FilterLimits(
-            conditions_max=options.filter_conditions_max,
-            literals_max=options.filter_literals_max,
-            bytes_max=options.filter_bytes_max,
-        ),
-        filter_batches_max=options.filter_batches_max,
-        remote=RemoteSettings(
-            locations=options.remote_locations,
-            file_systems=FileSystemOptions(options.file_system_properties),
-            task_interval_ms=options.remote_log_task_interval_ms,
-            segments_per_task=options.remote_log_segments_per_task,
-            index_cache_bytes=options.remote_log_index_cache_bytes,
-            upload_bytes_per_second=options.remote_upload_bytes_per_second,
-            backup_interval_ms=options.backup_interval_ms,
-            backup_points_kept=options.backup_points_kept,
-        ),
-        snapshots=KvSnapshotSettings(
-            interval_ms=options.kv_flush_interval_ms,
-            retained_count=options.kv_snapshots_retained,
-            transfer_threads=options.kv_snapshot_transfer_threads,
-            lease_check_interval_ms=options.kv_snapshot_lease_check_interval_ms,
-        ),
-    )
-
-
-def _kv_settings(options: ServerOptions) -> KvSettings:
-    return KvSettings(
-        store=KvStoreSettings(
-            block_cache_bytes=options.kv_block_cache_bytes,
-            write_buffers_bytes_max=options.kv_write_buffers_bytes_max,
-            write_buffer_bytes=options.kv_write_buffer_bytes,
-            shared_store_bytes_max=options.kv_shared_store_bytes_max,
-            # What clients fetch from remote storage they must be able to read.
-            is_portable=bool(options.remote_locations),
-        ),
-        write_memory_bytes_max=options.kv_write_memory_bytes_max,
-        flush_interval_ms=options.kv_flush_interval_ms,
-        open_stores_max=options.kv_open_stores_max,
-        recovery_bytes=options.kv_recovery_bytes,
-    )
-
-
-def _scan_settings(options: ServerOptions) -> ScanSettings:
-    return ScanSettings(
-        ttl_ms=options.kv_scanner_ttl_ms,
-        expiration_interval_ms=options.kv_scanner_expiration_interval_ms,
-        sessions_per_bucket_max=options.kv_scanners_per_bucket_max,
-        sessions_max=options.kv_scanners_max,
-        answer_bytes_max=options.kv_scanner_batch_bytes_max,
-    )
 
 
 # A process that is nothing but a server

@@ -22,8 +22,8 @@ from typing import Final
 from fluss.errors import FlussError
 from fluss.record.framing import crc32c
 from fluss.schema.table import TableBucket
-from fluss.server.coordinator.metadata_backup import adapt, check_metadata, remote_logs
-from fluss.server.coordinator.metadata_store import FILE_NAME as METADATA_FILE
+from fluss.server.coordinator.metadata.metadata_backup import adapt, check_metadata, remote_logs
+from fluss.server.coordinator.metadata.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.server.model import Clock
 from fluss.storage.backup.ownership import claim
 from fluss.storage.backup.points import BackupPoint, get_chains, newest_point, no_backup

@@ -18,12 +18,12 @@ from typing import Final
 
 from fluss.errors import FlussError
 from fluss.schema.table import TableBucket
-from fluss.server.coordinator.metadata_backup import check_metadata, kv_snapshots, remote_logs, table_count
+from fluss.server.coordinator.metadata.metadata_backup import check_metadata, kv_snapshots, remote_logs, table_count
 from fluss.server.model import KvSnapshotEntry, RemoteLogEntry, format_bucket
 from fluss.server.restore import fetch_metadata
 from fluss.storage.backup.points import BackupPoint, TailChain, TailPiece, get_chains, newest_point, no_backup
 from fluss.storage.backup.tails import read_piece
-from fluss.storage.kv.remote_snapshot import load_snapshot
+from fluss.storage.kv.snapshots.remote_snapshot import load_snapshot
 from fluss.storage.log.file_names import LogFileKind
 from fluss.storage.log.remote_log import get_manifest
 from fluss.storage.log.remote_manifest import RemoteSegment, remote_file_path

@@ -33,10 +33,10 @@ from typing import Final, Self
 
 from fluss.errors import FlussError
 from fluss.net.transport import run
-from fluss.server.listener_options import DEFAULT_LISTENER_NAME
 from fluss.server.listener_parsing import address_text
+from fluss.server.options.listener_options import DEFAULT_LISTENER_NAME
+from fluss.server.options.server_options import ServerOptions
 from fluss.server.process import FlussServer, log_to_stderr, prepare_process, request_stop, wall_clock_ms
-from fluss.server.server_options import ServerOptions
 from fluss.testing.losing_files import LosingFiles
 from fluss.testing.waiting import eventually
 

@@ -30,8 +30,8 @@ from fluss._version import __version__
 from fluss.errors import AuthenticationError, ErrorCode, FlussError
 from fluss.net.admission import is_loopback
 from fluss.net.burst_log import BurstLog
-from fluss.server.http_options import MonitoringAccess
 from fluss.server.operator_view import OperatorView
+from fluss.server.options.http_options import MonitoringAccess
 from fluss.web.http_connections import connection_of
 from fluss.web.load_history import LoadHistory
 from fluss.web.log_lines import LogLines

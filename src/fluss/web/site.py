@@ -18,9 +18,9 @@ from fluss.net.listener import bind_problem
 from fluss.net.tls import ServerCertificate
 from fluss.net.tls_acceptor import TlsAcceptor
 from fluss.server.descriptors import http_connections_possible
-from fluss.server.http_options import HttpAddress
 from fluss.server.listeners import HTTP_LISTENER_NAME
 from fluss.server.operator_view import OperatorView
+from fluss.server.options.http_options import HttpAddress
 from fluss.web.application import Application
 from fluss.web.http_connections import HttpConnections
 

@@ -19,9 +19,9 @@ import pytest
 from fluss.client.connection import FlussConnection
 from fluss.client.kernel.remote_storage import AskForToken, RemoteFile, RemoteStorage
 from fluss.client.kernel.runtime import wait_for
-from fluss.client.scan import remote
-from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer, Subscription
-from fluss.client.scan.remote import RemoteLog
+from fluss.client.scan.fetch import remote
+from fluss.client.scan.fetch.buffer import Chunk, Frame, ScanBuffer, Subscription
+from fluss.client.scan.fetch.remote import RemoteLog
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol.messages import fluss_pb2 as pb

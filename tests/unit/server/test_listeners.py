@@ -10,7 +10,7 @@ import pytest
 from fluss.errors import FlussError
 from fluss.server.listener_parsing import Endpoint, SecurityProtocol, parse_endpoints, parse_jaas, parse_users
 from fluss.server.listeners import ListenerPlan, SharedUsers, is_local, plan_listeners, warn_of_listeners
-from fluss.server.server_options import ServerOptions
+from fluss.server.options.server_options import ServerOptions
 
 
 def plans(**properties: str) -> dict[str, ListenerPlan]:

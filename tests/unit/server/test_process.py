@@ -12,7 +12,7 @@ import json, resource, sys
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
 from fluss.server.process import prepare_process
-from fluss.server.server_options import ServerOptions
+from fluss.server.options.server_options import ServerOptions
 prepare_process(ServerOptions())
 prepare_process(ServerOptions())
 print(json.dumps([sys.getswitchinterval(), *resource.getrlimit(resource.RLIMIT_NOFILE), hard]))

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from fluss.client.fluss_table import FlussTable, TableContext, context_of
 from fluss.client.kernel.decode import ScanColumns
-from fluss.client.scan.fetcher import OffsetOutOfRangeError
-from fluss.client.scan.pipeline import ScanPipeline
+from fluss.client.scan.fetch.fetcher import OffsetOutOfRangeError
+from fluss.client.scan.fetch.pipeline import ScanPipeline
 from fluss.client.scan.records import RecordRun
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.predicate import BoundPredicate, Predicate

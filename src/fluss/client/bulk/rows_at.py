@@ -33,9 +33,9 @@ from fluss.client.fluss_table import FlussTable, context_of
 from fluss.client.kernel.decode import ScanColumns
 from fluss.client.kernel.runtime import run_blocking
 from fluss.client.kernel.table_calls import bucket_offsets
-from fluss.client.scan.buffer import FROM_SNAPSHOT
 from fluss.client.scan.changelog_fold import ChangelogFold, change_types, encoded_keys, is_end_of_key, keyed_changes
-from fluss.client.scan.pipeline import BoundedRead, ScanPipeline
+from fluss.client.scan.fetch.buffer import FROM_SNAPSHOT
+from fluss.client.scan.fetch.pipeline import BoundedRead, ScanPipeline
 from fluss.client.scan.records import RecordRun
 from fluss.client.scan.table_buckets import can_scan_rows
 from fluss.errors import ErrorCode, FlussError

@@ -18,8 +18,8 @@ from fluss.buffers import UInt8Array
 from fluss.client.bulk.ranges import scan_columns
 from fluss.client.fluss_table import FlussTable, context_of
 from fluss.client.kernel.decode import BatchDecoder, ScanColumns
-from fluss.client.scan.buffer import Chunk, Subscription
-from fluss.client.scan.pipeline import ScanPipeline, bounds, no_progress
+from fluss.client.scan.fetch.buffer import Chunk, Subscription
+from fluss.client.scan.fetch.pipeline import ScanPipeline, bounds, no_progress
 from fluss.record.log_batch import LogBatchHeader, iter_batches
 from fluss.row.arrow_arrays import narrowest_column
 from fluss.schema.table import TableBucket, TableInfo

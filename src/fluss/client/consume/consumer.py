@@ -27,7 +27,7 @@ from fluss.client.consume.membership import Assignment, Membership, MembershipSe
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.runtime import Runtime, run_blocking
 from fluss.client.kernel.table_calls import bucket_offsets, partition_infos
-from fluss.client.scan.fetcher import OffsetOutOfRangeError
+from fluss.client.scan.fetch.fetcher import OffsetOutOfRangeError
 from fluss.client.scan.log_scanner import LogScanner
 from fluss.client.scan.records import RecordBatches, ScanRecord, ScanRecords
 from fluss.client.scan.table_scan import TableScan

@@ -19,7 +19,7 @@ from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import BatchDecoder, ScanColumns, ValueDecoder
 from fluss.client.kernel.leaders import ask_leaders
 from fluss.client.kernel.runtime import Runtime
-from fluss.client.scan.pipeline import ScanPipeline, bounds
+from fluss.client.scan.fetch.pipeline import ScanPipeline, bounds
 from fluss.client.scan.records import RecordBatch, RecordRun, require_pandas, row_offsets
 from fluss.client.scan.table_read import TableRead, TableReadOptions
 from fluss.errors import CorruptRecordError, FlussError

@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from fluss.client.scan.buffer import FROM_SNAPSHOT, Subscription
-from fluss.client.scan.polling import Runs
+from fluss.client.scan.fetch.buffer import FROM_SNAPSHOT, Subscription
+from fluss.client.scan.fetch.polling import Runs
 from fluss.client.scan.records import RecordRun
 from fluss.schema.table import TableBucket
 

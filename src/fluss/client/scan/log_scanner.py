@@ -13,11 +13,11 @@ from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import ScanColumns
 from fluss.client.kernel.runtime import Runtime, run_blocking
 from fluss.client.kernel.table_calls import bucket_offsets
-from fluss.client.scan.buffer import FROM_SNAPSHOT
+from fluss.client.scan.fetch.buffer import FROM_SNAPSHOT
+from fluss.client.scan.fetch.pipeline import BATCHES_PER_POLL_MAX, BYTES_PER_POLL_MAX, BoundedRead, ScanPipeline, bounds
+from fluss.client.scan.fetch.polling import Runs
 from fluss.client.scan.iteration import Unused
 from fluss.client.scan.partition_discovery import PartitionDiscovery
-from fluss.client.scan.pipeline import BATCHES_PER_POLL_MAX, BYTES_PER_POLL_MAX, BoundedRead, ScanPipeline, bounds
-from fluss.client.scan.polling import Runs
 from fluss.client.scan.records import (
     RecordBatch,
     RecordBatches,

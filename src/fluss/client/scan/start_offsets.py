@@ -7,7 +7,7 @@ from typing import Any
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.table_calls import bucket_offsets
-from fluss.client.scan.buffer import FROM_SNAPSHOT
+from fluss.client.scan.fetch.buffer import FROM_SNAPSHOT
 from fluss.client.scan.table_buckets import can_scan_rows, incomplete_changelogs, table_buckets
 from fluss.errors import FlussError
 from fluss.integers import int64

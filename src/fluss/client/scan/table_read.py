@@ -25,12 +25,12 @@ import pyarrow as pa
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import ScanColumns
 from fluss.client.kernel.runtime import Runtime, run_blocking
-from fluss.client.scan.buffer import FROM_SNAPSHOT
 from fluss.client.scan.changelog_fold import ChangelogFold
-from fluss.client.scan.pipeline import ScanPipeline, bounds
+from fluss.client.scan.fetch.buffer import FROM_SNAPSHOT
+from fluss.client.scan.fetch.pipeline import ScanPipeline, bounds
+from fluss.client.scan.fetch.snapshot_fetcher import SnapshotLostError
 from fluss.client.scan.progress import ProgressBar
 from fluss.client.scan.records import RecordRun
-from fluss.client.scan.snapshot_fetcher import SnapshotLostError
 from fluss.client.scan.table_buckets import can_scan_rows, incomplete_changelogs, table_buckets
 from fluss.schema.offsets import EARLIEST_OFFSET
 from fluss.schema.predicate import BoundPredicate

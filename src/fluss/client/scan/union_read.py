@@ -26,7 +26,7 @@ from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import ScanColumns, filtered_rows
 from fluss.client.kernel.runtime import Runtime, is_blocking, run_blocking
 from fluss.client.scan.changelog_fold import ChangelogFold, change_types, encoded_keys
-from fluss.client.scan.pipeline import ScanPipeline
+from fluss.client.scan.fetch.pipeline import ScanPipeline
 from fluss.client.scan.table_read import TableRead, TableReadOptions
 from fluss.client.scan.union_plan import UnionPlan, has_lake, plan_union
 from fluss.row.arrow_arrays import bool_array, joined_batches

@@ -22,7 +22,7 @@ from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.serde import table_to_json
 from fluss.schema.table import TablePath
 from fluss.server.coordinator.dropped_partitions import DroppedPartition, DroppedPartitions
-from fluss.server.coordinator.metadata_store import Database, MetadataStore
+from fluss.server.coordinator.metadata.metadata_store import Database, MetadataStore
 from fluss.server.model import BucketHost, Clock, Partition, Table
 
 DEFAULT_DATABASE: Final = "fluss"

@@ -13,7 +13,7 @@ from fluss.server.coordinator.dynamic_configs import DynamicConfigs
 from fluss.server.coordinator.lake_offsets import LakeOffsetsFiles
 from fluss.server.coordinator.lake_snapshots import LakeSnapshots
 from fluss.server.coordinator.lake_tiering import LakeTiering
-from fluss.server.coordinator.metadata_store import FILE_NAME, MetadataStore
+from fluss.server.coordinator.metadata.metadata_store import FILE_NAME, MetadataStore
 from fluss.server.coordinator.nodes import Nodes, ServerTags
 from fluss.server.coordinator.producers import ProducerRegistry, RowIds, WriterIds
 from fluss.server.coordinator.settings import CoordinatorSettings

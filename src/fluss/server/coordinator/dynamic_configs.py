@@ -31,7 +31,7 @@ from fluss.options import (
 )
 from fluss.schema.cluster_info import ClusterConfigEntry, ConfigChange, ConfigOp
 from fluss.schema.table_options import LAKE_PREFIX, LakeFormat
-from fluss.server.coordinator.metadata_store import MetadataStore
+from fluss.server.coordinator.metadata.metadata_store import MetadataStore
 from fluss.server.listener_parsing import parse_users
 from fluss.server.quota_options import overrides_of
 

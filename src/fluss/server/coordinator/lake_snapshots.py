@@ -14,7 +14,7 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket, TablePath
 from fluss.server.coordinator.catalog import Catalog
 from fluss.server.coordinator.lake_offsets import LakeOffsetsFiles
-from fluss.server.coordinator.lake_snapshot_table import LakeEntry, LakeSnapshotTable
+from fluss.server.coordinator.metadata.lake_snapshot_table import LakeEntry, LakeSnapshotTable
 from fluss.server.model import Table
 
 logger = logging.getLogger(__name__)

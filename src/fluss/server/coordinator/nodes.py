@@ -8,7 +8,7 @@ from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.cluster_info import ServerTag
-from fluss.server.coordinator.metadata_store import MetadataStore
+from fluss.server.coordinator.metadata.metadata_store import MetadataStore
 
 # Clients tell coordinators and tablet servers apart by their role, not by their number.
 COORDINATOR_ID: Final = 0

@@ -49,9 +49,9 @@ from fluss.server.merge.changes import row_count_delta
 from fluss.server.model import KvSnapshotEntry, LogArchive, Table
 from fluss.storage.kv.rocks import DISK
 from fluss.storage.kv.shared_database import SharedDatabases
+from fluss.storage.kv.snapshots.store_export import adopt_export
 from fluss.storage.kv.state import IdBlock, KvState
 from fluss.storage.kv.store import KvResources, KvStore, remove_store
-from fluss.storage.kv.store_export import adopt_export
 from fluss.storage.kv.store_home import StoreHome
 from fluss.storage.log.file_names import OFFSET_DIGITS, TabletKind
 from fluss.storage.log.tablet import LogTablet

@@ -24,9 +24,9 @@ from fluss.server.kv.recovery import KvDirectories, Recovery, take_checkpoint
 from fluss.server.model import Table, format_bucket
 from fluss.storage.kv.rocks import DISK
 from fluss.storage.kv.shared_database import GivenUpError
+from fluss.storage.kv.snapshots.store_export import export_store
 from fluss.storage.kv.state import KvState
 from fluss.storage.kv.store import KvStore, remove_store
-from fluss.storage.kv.store_export import export_store
 from fluss.storage.log.tablet import LogTablet
 
 # How often a store is opened in a shared database that fails meanwhile.

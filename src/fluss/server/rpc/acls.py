@@ -12,7 +12,7 @@ from fluss.protocol.convert import acl_matches, new_acl, pb_acl, set_failure
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.acl import AclBinding, AclOperation, AclResourceType
 from fluss.server.authorizer import Authorizer, parent_of
-from fluss.server.coordinator.metadata_store import MetadataStore
+from fluss.server.coordinator.metadata.metadata_store import MetadataStore
 from fluss.server.rpc.handler_group import ChangeHandler
 
 

@@ -19,7 +19,7 @@ from fluss.server.model import Clock
 from fluss.server.rpc.bucket_access import BucketAccess, is_try_again
 from fluss.server.tablet.buckets import HostedBucket, HostedTable, not_open, open_all
 from fluss.server.tablet.purgatory import FetchPurgatory
-from fluss.server.tablet.remote_logs import RemoteLogs
+from fluss.server.tablet.remote.remote_logs import RemoteLogs
 from fluss.storage.log.tablet import LogTablet
 
 # Offset types by their numbers in requests.

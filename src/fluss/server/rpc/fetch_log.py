@@ -46,7 +46,7 @@ from fluss.server.tablet.fetch_memory import FetchMemory
 from fluss.server.tablet.filter_turns import FilterTurns
 from fluss.server.tablet.log_reads import NOTHING, BucketData, FetchLimits, Selection, read_bucket
 from fluss.server.tablet.purgatory import BucketCursor, FetchPurgatory
-from fluss.server.tablet.remote_logs import RemoteLogs, RemoteRange
+from fluss.server.tablet.remote.remote_logs import RemoteLogs, RemoteRange
 from fluss.storage.log.tablet import LogTablet
 
 FETCH_OFFSET_EARLIEST = -2

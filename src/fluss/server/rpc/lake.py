@@ -14,9 +14,9 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TableBucket
 from fluss.server.authorizer import Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import Catalog
-from fluss.server.coordinator.lake_snapshot_table import LakeEntry
 from fluss.server.coordinator.lake_snapshots import LakeSnapshots
 from fluss.server.coordinator.lake_tiering import LakeTiering
+from fluss.server.coordinator.metadata.lake_snapshot_table import LakeEntry
 from fluss.server.model import Table
 from fluss.server.rpc.handler_group import ChangeHandler
 

@@ -31,7 +31,7 @@ from fluss.server.rpc.bucket_access import ReadResources
 from fluss.server.tablet.buckets import HostedBucket
 from fluss.server.tablet.fetch_memory import no_memory
 from fluss.server.tablet.log_reads import newest_batches
-from fluss.server.tablet.remote_logs import RemoteLogs
+from fluss.server.tablet.remote.remote_logs import RemoteLogs
 from fluss.server.tablet.scan_sessions import NO_LIMIT, ScanSession, ScanSessions
 from fluss.storage.kv.store import KvSnapshot, KvStore
 

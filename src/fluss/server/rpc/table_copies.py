@@ -14,8 +14,8 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TableBucket
 from fluss.server.authorizer import Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import Catalog
-from fluss.server.coordinator.kv_snapshot_table import KvSnapshotTable
-from fluss.server.coordinator.remote_log_table import RemoteLogTable
+from fluss.server.coordinator.metadata.kv_snapshot_table import KvSnapshotTable
+from fluss.server.coordinator.metadata.remote_log_table import RemoteLogTable
 from fluss.server.coordinator.table_service import check_partitioned
 from fluss.server.model import Clock, KvSnapshotEntry, Partition, Table
 from fluss.server.rpc.handler_group import ChangeHandler, check_table_id

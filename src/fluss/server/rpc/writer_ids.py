@@ -13,7 +13,7 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TableBucket
 from fluss.server.authorizer import CLUSTER, Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import Catalog
-from fluss.server.coordinator.metadata_store import RegisteredOffsets
+from fluss.server.coordinator.metadata.metadata_store import RegisteredOffsets
 from fluss.server.coordinator.producers import ProducerRegistry, WriterIds, check_producer_id
 from fluss.server.rpc.handler_group import ChangeHandler, check_table_id, resource_of_table_id
 

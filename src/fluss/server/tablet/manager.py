@@ -37,18 +37,18 @@ from fluss.server.model import (
     TieredOffsets,
 )
 from fluss.server.periodic import Periodic
-from fluss.server.tablet.backup import Backup
 from fluss.server.tablet.buckets import BucketGroup, HostedTable
 from fluss.server.tablet.disk_guard import DiskGuard, disk_usage_ratio
-from fluss.server.tablet.kv_snapshots import KvSnapshots, KvSnapshotSettings
-from fluss.server.tablet.kv_snapshotter import KvSnapshotter
 from fluss.server.tablet.log_ends import know_log_ends, log_ends
 from fluss.server.tablet.log_opener import LogOpener
 from fluss.server.tablet.log_upkeep import LogUpkeep
 from fluss.server.tablet.reaper import Reaper
-from fluss.server.tablet.remote_copier import RemoteCopier
-from fluss.server.tablet.remote_logs import RemoteLogs, RemoteSettings
-from fluss.server.tablet.restoration import Restoration
+from fluss.server.tablet.remote.backup import Backup
+from fluss.server.tablet.remote.kv_snapshots import KvSnapshots, KvSnapshotSettings
+from fluss.server.tablet.remote.kv_snapshotter import KvSnapshotter
+from fluss.server.tablet.remote.remote_copier import RemoteCopier
+from fluss.server.tablet.remote.remote_logs import RemoteLogs, RemoteSettings
+from fluss.server.tablet.remote.restoration import Restoration
 from fluss.server.tablet.retention import Retention
 from fluss.server.tablet.scan_sessions import ScanSettings
 from fluss.server.tablet.scrub_repairs import ScrubRepairs

@@ -36,7 +36,7 @@ from fluss.metrics import Metrics, Sample
 from fluss.schema.table import TableBucket
 from fluss.server.model import Clock
 from fluss.storage.background_reads import BackgroundReads, ReadsStoppedError
-from fluss.storage.kv.sst_check import SstCheck, UnknownFormatError
+from fluss.storage.kv.snapshots.sst_check import SstCheck, UnknownFormatError
 from fluss.storage.log.file_names import (
     DELETED_SUFFIX,
     LogFileKind,

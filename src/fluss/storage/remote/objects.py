@@ -161,11 +161,16 @@ class ArrowObjects:
         if self._is_written_in_place:
             self._file_system.create_dir(target.rpartition("/")[0], recursive=True)
             written = target + TEMPORARY_SUFFIX
-        # Not a context manager: that would complete what has failed.
         stream = self._file_system.open_output_stream(written, compression=None)
-        for part in parts:
-            stream.write(part)
-        stream.close()
+        try:
+            for part in parts:
+                stream.write(part)
+            stream.close()
+        except BaseException:
+            # pyarrow completes an object when its stream is let go of. That has to happen now: the error would keep it
+            # until after the next attempt, whose object would be replaced by one that is cut off.
+            del stream
+            raise
         if self._is_written_in_place:
             self._file_system.move(written, target)
 

@@ -56,7 +56,7 @@ class RemovalGate:
         self._oldest_kept = 0
 
     def begin_point(self) -> int:
-        """Note that the metadata are about to be copied for a point, and return its number in this process."""
+        """Note that a point is about to be made, if there is something new, and return its number in this process."""
         self._begun += 1
         return self._begun
 

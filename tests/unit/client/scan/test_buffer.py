@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from fluss.client.scan.buffer import Chunk, Frame, ScanBuffer, Subscription, Subscriptions
+from fluss.client.scan.fetch.buffer import Chunk, Frame, ScanBuffer, Subscription, Subscriptions
 from fluss.errors import FlussError
 from fluss.schema.table import TableBucket
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.buffers import byte_view
-from fluss.client.scan.buffer import FetchGroup, Subscription
-from fluss.client.scan.fetch_messages import FetchRequests, FetchResponses
+from fluss.client.scan.fetch.buffer import FetchGroup, Subscription
+from fluss.client.scan.fetch.fetch_messages import FetchRequests, FetchResponses
 from fluss.config import Config
 from fluss.errors import CorruptMessageError
 from fluss.protocol import api as apis

@@ -16,9 +16,9 @@ import pytest
 from fluss import EARLIEST_OFFSET, FlussError
 from fluss.client.kernel.remote_storage import RemoteStorage, local_path
 from fluss.client.kernel.runtime import runtime
-from fluss.client.scan import remote
-from fluss.client.scan.buffer import ScanBuffer, Subscription
-from fluss.client.scan.remote import RemoteLog
+from fluss.client.scan.fetch import remote
+from fluss.client.scan.fetch.buffer import ScanBuffer, Subscription
+from fluss.client.scan.fetch.remote import RemoteLog
 from fluss.config import Config
 from fluss.net.transport import run
 from fluss.protocol.bulk_messages import FetchedBucket

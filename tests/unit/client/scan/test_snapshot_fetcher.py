@@ -15,8 +15,8 @@ import pytest
 
 from fluss import EARLIEST_OFFSET, ChangeType, ErrorCode, FlussError, col
 from fluss.client.kernel.runtime import runtime
-from fluss.client.scan.polling import Claim
-from fluss.client.scan.snapshot_fetcher import SnapshotLostError
+from fluss.client.scan.fetch.polling import Claim
+from fluss.client.scan.fetch.snapshot_fetcher import SnapshotLostError
 from fluss.net.transport import run
 from fluss.protocol.bulk_messages import ScanKvResponse
 from fluss.schema.schema import Column, Schema

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from fluss import ErrorCode, FlussError, col
-from fluss.client.scan.snapshot_fetcher import SnapshotLostError
+from fluss.client.scan.fetch.snapshot_fetcher import SnapshotLostError
 from fluss.net.transport import run
 from fluss.protocol.api import ApiKey
 from fluss.protocol.bulk_messages import ScanKvResponse

@@ -18,7 +18,7 @@ from fluss.schema.schema import Column, schema_from_columns
 from fluss.schema.table import TablePath
 from fluss.schema.types import IntType, StringType
 from fluss.server.coordinator.catalog import Catalog
-from fluss.server.coordinator.metadata_store import MetadataStore
+from fluss.server.coordinator.metadata.metadata_store import MetadataStore
 from fluss.server.coordinator.table_descriptors import changed
 from fluss.server.model import Table
 

@@ -25,8 +25,8 @@ from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TablePath
 from fluss.server.coordinator.catalog import Catalog
-from fluss.server.coordinator.metadata_store import FILE_NAME, MetadataStore
-from fluss.server.coordinator.sqlite_file import SqliteFile
+from fluss.server.coordinator.metadata.metadata_store import FILE_NAME, MetadataStore
+from fluss.server.coordinator.metadata.sqlite_file import SqliteFile
 from tests.unit.server.coordinator import busy_catalog
 from tests.unit.server.coordinator.support import create_request, descriptor, new_column, path, spec
 

@@ -10,9 +10,10 @@ import asyncio
 import pytest
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.server.coordinator.metadata_store import MIGRATIONS, MetadataStore
+from fluss.server.coordinator.metadata.metadata_store import MetadataStore
+from fluss.server.coordinator.metadata.migrations import MIGRATIONS
+from fluss.server.coordinator.metadata.sqlite_file import SqliteFile
 from fluss.server.coordinator.producers import RowIds
-from fluss.server.coordinator.sqlite_file import SqliteFile
 from tests.unit.server.coordinator.support import descriptor
 
 

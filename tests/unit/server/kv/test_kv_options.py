@@ -20,8 +20,9 @@ from fluss.protocol.bulk_messages import BucketRecords, PutKvRequest
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.serde import table_to_json
-from fluss.server.process import FlussServer, _tablet_settings
-from fluss.server.server_options import ServerOptions
+from fluss.server.options.server_options import ServerOptions
+from fluss.server.process import FlussServer
+from fluss.server.service_settings import tablet_settings
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import SCHEMA, TABLE, kv_batch
 
@@ -54,8 +55,8 @@ KIB, MIB = 1024, 1024 * 1024
     ],
 )
 def test_options_reach_the_settings(key, text, setting, value):
-    assert attrgetter(setting)(_tablet_settings(ServerOptions({key: text}))) == value
-    assert attrgetter(setting)(_tablet_settings(ServerOptions())) != value
+    assert attrgetter(setting)(tablet_settings(ServerOptions({key: text}))) == value
+    assert attrgetter(setting)(tablet_settings(ServerOptions())) != value
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from fluss.errors import FlussError
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
-from fluss.server.coordinator.metadata_store import MetadataStore
+from fluss.server.coordinator.metadata.metadata_store import MetadataStore
 from fluss.server.model import BucketHealth
 from tests.unit.server.coordinator.support import create_request, descriptor, path, spec
 

@@ -12,7 +12,7 @@ import pytest
 from fluss.errors import FlussError
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.server.coordinator.metadata_store import MetadataStore
+from fluss.server.coordinator.metadata.metadata_store import MetadataStore
 from fluss.server.coordinator.producers import _BLOCK_SIZE, WriterIds
 from tests.unit.server.coordinator.support import NOW_MS
 

@@ -16,13 +16,13 @@ from fluss.errors import FlussError
 from fluss.net.transport import run
 from fluss.schema.database import DatabaseDescriptor
 from fluss.schema.table import TableBucket
-from fluss.server.coordinator.metadata_store import Database, MetadataStore
+from fluss.server.coordinator.metadata.metadata_store import Database, MetadataStore
 from fluss.server.kv.kv_runtime import KvSettings
 from fluss.server.model import KvSnapshotEntry, KvSnapshotRegistry
-from fluss.server.tablet.kv_snapshots import KvSnapshotSettings
 from fluss.server.tablet.manager import TabletManager, TabletSettings
-from fluss.server.tablet.remote_logs import RemoteSettings
-from fluss.storage.kv.remote_snapshot import load_snapshot
+from fluss.server.tablet.remote.kv_snapshots import KvSnapshotSettings
+from fluss.server.tablet.remote.remote_logs import RemoteSettings
+from fluss.storage.kv.snapshots.remote_snapshot import load_snapshot
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.server.kv.bucket_support import TABLE, Bucket

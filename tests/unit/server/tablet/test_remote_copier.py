@@ -14,10 +14,10 @@ from fluss.errors import FlussError
 from fluss.net.transport import run
 from fluss.schema.database import DatabaseDescriptor
 from fluss.schema.table import TableBucket
-from fluss.server.coordinator.metadata_store import Database, MetadataStore
+from fluss.server.coordinator.metadata.metadata_store import Database, MetadataStore
 from fluss.server.model import RemoteLogEntry, Table
 from fluss.server.tablet.manager import TabletManager, TabletSettings
-from fluss.server.tablet.remote_logs import RemoteSettings
+from fluss.server.tablet.remote.remote_logs import RemoteSettings
 from fluss.storage.log.log_settings import LogSettings
 from fluss.storage.log.remote_log import RemoteReader
 from fluss.testing.faultfs import FaultFiles

@@ -20,7 +20,7 @@ from fluss.protocol import api as apis
 from fluss.protocol import bulk_messages
 from fluss.schema.table import TableBucket
 from fluss.server.model import BucketHealth, Partition
-from fluss.server.server_options import ServerOptions
+from fluss.server.options.server_options import ServerOptions
 from fluss.server.tablet.buckets import HostedBucket, NotOpenError
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.storage.log.checkpoint_file import decode_checkpoint

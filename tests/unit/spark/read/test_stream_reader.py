@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from fluss import FlussError, blocking, embedded
-from fluss.server.coordinator.metadata_store import FILE_NAME
+from fluss.server.coordinator.metadata.metadata_store import FILE_NAME
 from fluss.spark.query_options import read_options
 from fluss.spark.read.offset_json import parse_offset
 from fluss.spark.read.stream_lag import backlog, lags

@@ -10,7 +10,7 @@ import pytest
 
 from fluss.errors import KvDamagedError
 from fluss.storage.kv import rocks
-from fluss.storage.kv.sst_check import SstCheck, UnknownFormatError
+from fluss.storage.kv.snapshots.sst_check import SstCheck, UnknownFormatError
 from fluss.storage.kv.store_settings import KvStoreSettings
 
 

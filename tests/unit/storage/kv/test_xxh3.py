@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from fluss.storage.kv.xxh3 import xxh3_64
+from fluss.storage.kv.snapshots.xxh3 import xxh3_64
 
 # From an independent implementation, for the first bytes of this sequence.
 PATTERN = bytes((number * 73 + 11) % 256 for number in range(5000))

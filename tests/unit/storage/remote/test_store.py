@@ -3,9 +3,11 @@ The same against a server that speaks S3 is in tests/integration/test_object_sto
 
 from __future__ import annotations
 
+import errno
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -124,6 +126,44 @@ def test_an_object_that_arrived_cut_off_is_sent_again() -> None:
     objects = FlakyObjects(3)
     flaky_store(objects, []).put("a", b"data")
     assert (objects.put_count, objects.objects["a"]) == (2, b"data")
+
+
+def test_what_a_failed_attempt_has_sent_does_not_come_after_the_next_one() -> None:
+    """File systems of pyarrow complete an object when its stream goes, whatever has happened before."""
+    written: list[bytes] = []
+
+    class Stream:
+        def __init__(self) -> None:
+            self.data = b""
+
+        def write(self, part: bytes) -> None:
+            self.data += part
+
+        def close(self) -> None:
+            """What there is to do is done when it goes."""
+
+        def __del__(self) -> None:
+            written.append(self.data)
+
+    class System:
+        def open_output_stream(self, path: str, compression: None) -> Stream:
+            return Stream()
+
+        def get_file_info(self, path: str) -> SimpleNamespace:
+            return SimpleNamespace(is_file=True, size=len(written[-1]))
+
+    attempts: list[int] = []
+
+    def parts() -> Iterator[bytes]:
+        attempts.append(1)
+        yield b"one"
+        if len(attempts) == 1:
+            raise OSError(errno.EIO, "the disk fails")
+        yield b"two"
+
+    traffic = RemoteTraffic(wait=lambda _: False)
+    RemoteStore(ArrowObjects(System(), "bucket", "s3://bucket"), traffic).put_parts("object", parts, 6)
+    assert written == [b"one", b"onetwo"]
 
 
 def test_retries_have_a_limit_and_the_error_says_what_to_look_at() -> None:

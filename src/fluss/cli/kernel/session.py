@@ -1,0 +1,159 @@
+"""What all commands of one call share: options of everybody, the connection, the output."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from fluss.cli.kernel.exits import CommandError, Exit
+
+if TYPE_CHECKING:
+    from fluss import FlussTable, blocking
+    from fluss.cli.kernel.output import Output
+    from fluss.config import Config
+
+T = TypeVar("T")
+
+SERVERS_KEY: Final = "bootstrap.servers"
+PASSWORD_KEY: Final = "security.sasl.password"
+SERVERS_VARIABLE: Final = "FLUSS_BOOTSTRAP_SERVERS"
+PASSWORD_VARIABLE: Final = "FLUSS_PASSWORD"
+DEFAULT_SERVER: Final = "localhost:9123"
+DEFAULT_DATABASE: Final = "fluss"
+# People do not wait two minutes for a machine that is not there. Programs have `-o connect-timeout=...`.
+_CONNECT_TIMEOUT_MS: Final = "15000"
+_PASSWORD_CHARS_MAX: Final = 64 * 1024
+
+
+@dataclass
+class Session:
+    """One call of the command. Options come from wherever they were given; the connection is made when it is needed."""
+
+    server: str | None = None
+    profile: str | None = None
+    user: str | None = None
+    password_file: str | None = None
+    ca: str | None = None
+    tls: bool = False
+    options: dict[str, str] = field(default_factory=dict)
+    output_format: str = "table"
+    debug: bool = False
+    _open: ExitStack = field(default_factory=ExitStack, repr=False)
+
+    @cached_property
+    def out(self) -> Output:
+        """Where results go."""
+        from fluss.cli.kernel.output import Output
+
+        return Output(self.output_format)
+
+    def client_options(self) -> dict[str, str]:
+        """Put the profile, the environment and the command line together, the later ones first in rank."""
+        from fluss.cli.kernel.profiles import PROFILE_VARIABLE, Profiles
+
+        options = {"connect-timeout": _CONNECT_TIMEOUT_MS, SERVERS_KEY: DEFAULT_SERVER}
+        name = self.profile or os.environ.get(PROFILE_VARIABLE)
+        if name is None and self.server is None and not os.environ.get(SERVERS_VARIABLE):
+            # One that was chosen once and for all, unless a server is named.
+            name = Profiles.load().current
+        if os.environ.get(SERVERS_VARIABLE):
+            options[SERVERS_KEY] = os.environ[SERVERS_VARIABLE]
+        if name is not None:
+            options |= Profiles.load().options(name)
+        if self.server is not None:
+            options[SERVERS_KEY] = self.server
+        options |= self.login_options(options)
+        return options | self.options
+
+    def login_options(self, before: dict[str, str]) -> dict[str, str]:
+        """Return the options that --user, --password-file, --tls and --ca stand for."""
+        options: dict[str, str] = {}
+        if self.user is not None:
+            options["security.sasl.username"] = self.user
+        password = self._password
+        if password is not None:
+            options[PASSWORD_KEY] = password
+        if self.ca is not None:
+            options["security.ssl.ca"] = self.ca
+        protocol = before.get("security.protocol", "PLAINTEXT").lower()
+        has_sasl = self.user is not None or "sasl" in protocol
+        has_tls = self.tls or self.ca is not None or "ssl" in protocol
+        if self.user is not None or self.tls or self.ca is not None:
+            options["security.protocol"] = ("sasl_ssl" if has_tls else "sasl") if has_sasl else "ssl"
+        return options
+
+    @cached_property
+    def _password(self) -> str | None:
+        """The password, which standard input has once."""
+        if self.password_file is None:
+            found = os.environ.get(PASSWORD_VARIABLE)
+            return found if found and self.user is not None else None
+        if self.password_file == "-":
+            return sys.stdin.readline(_PASSWORD_CHARS_MAX).rstrip("\r\n")
+        try:
+            return Path(self.password_file).read_text(encoding="utf-8")[:_PASSWORD_CHARS_MAX].rstrip("\r\n")
+        except OSError as error:
+            raise CommandError(
+                f"the password cannot be read from {self.password_file}: {error.strerror}", Exit.NOT_FOUND
+            ) from None
+
+    def config(self) -> Config:
+        """Return the options as the client takes them."""
+        from fluss.config import Config
+
+        return Config(dict(self.client_options()))
+
+    def creates_partitions(self) -> None:
+        """Have writers create partitions that rows belong to; to be said before anything is connected."""
+        assert "connection" not in self.__dict__, "options are those of the connection"
+        self.options.setdefault("client.writer.create-missing-partitions", "true")
+
+    @cached_property
+    def connection(self) -> blocking.FlussConnection:
+        """The connection of this call. It is closed at its end."""
+        from fluss import blocking
+        from fluss.cli.kernel.log_lines import shown_log_lines
+
+        self._open.enter_context(shown_log_lines(is_debug=self.debug))
+        return self._open.enter_context(blocking.connect(self.config()))
+
+    @property
+    def admin(self) -> blocking.FlussAdmin:
+        """The admin of the cluster."""
+        return self.connection.get_admin()
+
+    def table(self, path: str) -> blocking.FlussTable:
+        """Return a table as it is now."""
+        return self.connection.get_table(path)
+
+    def plain_table(self, path: str) -> FlussTable:
+        """Return a table for exact reads and writes, which go by its plain form."""
+        from fluss import FlussConnection
+        from fluss.client.bulk import wait_for
+
+        connection = self._open.enter_context(wait_for(FlussConnection.create(self.config())))
+        return wait_for(connection.get_table(path))
+
+    def keep(self, context: Any) -> Any:
+        """Enter a context that is left at the end of the call."""
+        return self._open.enter_context(context)
+
+    def close(self) -> None:
+        """Close what was opened; what was written is stored then, or the reason is raised."""
+        self.__dict__.pop("connection", None)
+        self._open.close()
+
+
+pass_session = click.make_pass_decorator(Session, ensure=True)
+
+
+def full_name(table: str) -> str:
+    """Return ``database.table``; a table without a database is one of the database ``fluss``."""
+    return table if "." in table else f"{DEFAULT_DATABASE}.{table}"

@@ -1,0 +1,1 @@
+"""Rows by command: single ones, files in and out, tables from cluster to cluster."""

@@ -1,0 +1,41 @@
+"""Files of rows by name: what format they are in, and how they are opened."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+import pyarrow as pa
+
+from fluss.cli.kernel.exits import CommandError, Exit
+from fluss.file_formats import FileFormat, format_by_name, is_compressed
+
+STANDARD_INPUT: Final = "-"
+_MAGIC: Final = b"ARROW1"
+
+
+def format_of(path: str) -> FileFormat:
+    """Return what the name of a file says about its content."""
+    found = format_by_name(path)
+    if found is None:
+        raise CommandError(
+            f"what is in '{path}'? Its name does not say; give --file-format {'|'.join(FileFormat)}", Exit.USAGE
+        )
+    return found
+
+
+def open_stream(path: str) -> pa.NativeFile:
+    """Open a file, or standard input, from its beginning, decompressed if its name says so."""
+    if path == STANDARD_INPUT:
+        return pa.PythonFile(sys.stdin.buffer, mode="r")
+    if not os.path.exists(path):
+        raise CommandError(f"there is no file {path}", Exit.NOT_FOUND)
+    return pa.input_stream(path, compression="detect" if is_compressed(path) else None)
+
+
+def is_arrow_file(source: pa.NativeFile) -> bool:
+    """Whether an Arrow file can be read anywhere in it; others are streams."""
+    magic = source.read(len(_MAGIC))
+    source.seek(0)
+    return bool(magic == _MAGIC)

@@ -1,0 +1,126 @@
+"""Rows of a file in the form of their table; what does not fit is rejected row by row, or ends the load."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from fluss.cli.kernel.exits import CommandError, Exit
+from fluss.cli.kernel.values import json_value
+from fluss.cli.rows.row_reading import PlacedBatch, Rejected, RowReader
+from fluss.errors import FlussError
+from fluss.schema.fitting import DataFitter
+from fluss.schema.normalize import normalize_batch
+from fluss.schema.table import TableInfo
+
+
+class RejectFile:
+    """Takes rows that did not fit, as JSON lines; without a file the first of them ends everything.
+
+    ``size`` is where an earlier run has stopped counting: what it wrote behind that is written again.
+    """
+
+    def __init__(self, path: str | None, count_max: int | None = None, *, size: int = 0) -> None:
+        self.path = path
+        self.count = 0
+        self._count_max = count_max
+        self._file = None
+        if path is not None:
+            self._file = open(path, "r+b" if size and os.path.exists(path) else "wb")  # noqa: SIM115
+            self._file.truncate(size)
+            self._file.seek(size)
+
+    def __call__(self, rejected: Rejected) -> None:
+        if self._file is None:
+            raise CommandError(
+                f"{rejected.place}: {rejected.reason}; --rejects FILE takes such rows and goes on", Exit.DATA
+            )
+        self.count += 1
+        if self._count_max is not None and self.count > self._count_max:
+            raise CommandError(
+                f"{rejected.place}: {rejected.reason}; that is more than {self._count_max} rows that do not fit",
+                Exit.DATA,
+            )
+        line = {"place": rejected.place, "reason": rejected.reason, "row": json_value(rejected.content)}
+        self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+
+    def sync(self) -> int:
+        """Write everything down, and return the size of the file."""
+        if self._file is None:
+            return 0
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class RowFitter:
+    """Brings batches into the form of a table."""
+
+    def __init__(self, info: TableInfo, reader: RowReader, rejects: RejectFile) -> None:
+        self._info = info
+        self._reader = reader
+        self._rejects = rejects
+        self._fitter = DataFitter(info.schema)
+        # A row without these belongs nowhere.
+        self._required = {*info.partition_keys, *(info.bucket_keys if info.has_primary_key() else ())}
+
+    def fit(self, placed: PlacedBatch) -> Iterator[pa.RecordBatch]:
+        """Return the rows that fit, in their order."""
+        rows = self._named(placed)
+        try:
+            yield self._fitted(rows)
+        except FlussError:
+            yield from self._apart(rows, placed, 0)
+
+    def _named(self, placed: PlacedBatch) -> pa.RecordBatch:
+        names = placed.rows.schema.names
+        targets = [self._reader.column_of(name) for name in names]
+        for name, target in zip(names, targets, strict=True):
+            if target is not None and target not in self._info.schema.column_names:
+                file = placed.place(0).partition(",")[0]
+                raise CommandError(
+                    f"{file} has a column '{name}', which {self._info.table_path} does not have; "
+                    f"--rename {name}=COLUMN renames it, --ignore-extra leaves such columns out",
+                    Exit.DATA,
+                )
+        kept = [number for number, target in enumerate(targets) if target is not None]
+        if kept == list(range(len(names))) and targets == names:
+            return placed.rows
+        arrays = [placed.rows.column(number) for number in kept]
+        return pa.RecordBatch.from_arrays(arrays, names=[targets[number] for number in kept])
+
+    def _fitted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        fitted = normalize_batch(self._fitter.fit(rows), self._info.schema)
+        for name in self._required:
+            if fitted.column(name).null_count:
+                raise FlussError(f"column '{name}' is null, and a row needs a value there")
+        return fitted
+
+    def _apart(self, rows: pa.RecordBatch, placed: PlacedBatch, first: int) -> Iterator[pa.RecordBatch]:
+        """Go through halves of halves, down to the rows that do not fit."""
+        try:
+            yield self._fitted(rows)
+            return
+        except FlussError as error:
+            if rows.num_rows <= 1:
+                # The error counts rows from the beginning of what it was given, which is this one.
+                reason = error.message.removeprefix("Row 0 has ").strip()
+                self._rejects(Rejected(placed.place(first), reason, rows.to_pylist()[0]))
+                return
+        half = rows.num_rows // 2
+        yield from self._apart(rows.slice(0, half), placed, first)
+        yield from self._apart(rows.slice(half), placed, first + half)

@@ -1,0 +1,1 @@
+"""``fluss sql``: queries over tables by DuckDB, and its shell."""

@@ -1,0 +1,181 @@
+"""SQL over tables of a cluster, by DuckDB: tables by name, columns and conditions of a query reach the scan.
+
+``sales.orders`` is a table of the database ``sales``, ``orders`` one of the database ``fluss``. What is no table there
+is DuckDB's: files (``'trips.parquet'``), functions, views of this session. A query by the whole primary key of one
+table looks its rows up, and scans nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from fluss.cli.kernel.exits import CommandError, Exit
+from fluss.cli.kernel.session import DEFAULT_DATABASE, Session, full_name
+from fluss.cli.sql.key_queries import SyntaxTree, keys_of, query_in, syntax_tree, tables_of
+from fluss.errors import ErrorCode, FlussError
+
+if TYPE_CHECKING:
+    import duckdb
+
+# Statements that change nothing in a cluster.
+_QUERIES: Final = ("SELECT", "EXPLAIN", "COPY", "SET", "VARIABLE_SET", "PRAGMA", "LOAD", "RELATION", "EXPORT")
+_OWN_CATALOG: Final = "fluss"
+_KEYED_ROWS: Final = "__fluss_rows_by_key"
+
+
+class Answer(NamedTuple):
+    """What a statement returned: rows, or a sentence. ``way`` says how rows of a table were found."""
+
+    reader: pa.RecordBatchReader | None
+    sentence: str = ""
+    way: str = ""
+
+
+class SqlEngine:
+    """Runs statements in one session of DuckDB."""
+
+    def __init__(self, session: Session) -> None:
+        if find_spec("duckdb") is None:
+            raise CommandError("SQL needs DuckDB: pip install 'flussbett[sql]'")
+        import duckdb
+
+        self._session = session
+        self._duckdb: duckdb.DuckDBPyConnection = duckdb.connect(config={"python_enable_replacements": False})
+        # Names that mean rows which were looked up for the last query.
+        self._by_key: dict[tuple[str, ...], str] = {}
+
+    def statements(self, text: str) -> list[str]:
+        """Take a text apart into its statements."""
+        with duckdb_errors():
+            return [each.query.strip() for each in self._duckdb.extract_statements(text)]
+
+    def run(self, statement: str) -> Answer:
+        """Run one statement."""
+        with duckdb_errors():
+            parsed = self._duckdb.extract_statements(statement)[0]
+        kind = parsed.type.name
+        if kind == "CREATE" and statement.lstrip().lower().startswith("create table"):
+            return self._create_table(statement)
+        if kind not in _QUERIES and not (kind == "CREATE" and " view " in statement.lower()):
+            raise CommandError(
+                f"{kind} is not done here; `fluss put`, `load`, `delete` and `table` change tables, and "
+                "`fluss spark sql` runs every statement",
+                Exit.USAGE,
+            )
+        # Rows that were looked up are those of one query.
+        for name, path in self._by_key.items():
+            self._register_scan(list(name), path)
+        self._by_key.clear()
+        tree = syntax_tree(self._duckdb, statement)
+        names = tables_of(tree or query_in(self._duckdb, statement))
+        way = ""
+        for parts in names:
+            way = self._make_known(parts, tree if len(names) == 1 else None) or way
+        with duckdb_errors():
+            found = self._duckdb.sql(statement)
+            return Answer(None if found is None else found.to_arrow_reader(), way=way)
+
+    def _create_table(self, statement: str) -> Answer:
+        from fluss.cli.catalog.table_making import from_statement
+
+        new = from_statement(statement)
+        self._session.admin.create_table(new.path, new.descriptor, new.if_not_exists)
+        return Answer(None, f"Created the table {new.path}.")
+
+    def _make_known(self, parts: list[str], tree: SyntaxTree | None) -> str:
+        """Let DuckDB know a table by its name; return how its rows are found. Names of others are left to it.
+
+        ``tree`` is given if the query is about this table only.
+        """
+        named = parts[1:] if len(parts) == 3 and parts[0] == _OWN_CATALOG else parts
+        if not 1 <= len(named) <= 2 or any("/" in part or "." in part for part in named):
+            return ""
+        path = full_name(".".join(named))
+        try:
+            table = self._session.table(path)
+        except FlussError as error:
+            if error.error_code not in (ErrorCode.TABLE_NOT_EXIST, ErrorCode.DATABASE_NOT_EXIST):
+                raise
+            if self._is_known(named):
+                return ""
+            raise
+        info = table.get_table_info()
+        keys = keys_of(tree, info) if tree is not None and info.has_primary_key() else None
+        if keys is None:
+            self._register_scan(named, path)
+            return ""
+        rows = table.new_lookup().create_lookuper().lookup_many(keys, missing="drop")
+        self._duckdb.register(_KEYED_ROWS, rows)
+        self._name(named, _KEYED_ROWS)
+        self._by_key[tuple(named)] = path
+        return "by key"
+
+    def _register_scan(self, parts: list[str], path: str) -> None:
+        """Let a name mean a scan of a table, of what a query needs of it."""
+        table = self._session.table(path)
+        hidden = f"__fluss_{table.get_table_info().table_id}"
+        table.to_duckdb(self._duckdb).create_view(hidden)
+        self._name(parts, hidden)
+
+    def _name(self, parts: list[str], hidden: str) -> None:
+        with duckdb_errors():
+            if len(parts) == 2:
+                self._duckdb.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(parts[0])}")
+            shown = ".".join(map(_quoted, parts))
+            self._duckdb.execute(f"CREATE OR REPLACE VIEW {shown} AS SELECT * FROM {_quoted(hidden)}")
+
+    def _is_known(self, parts: list[str]) -> bool:
+        """Whether DuckDB itself has something of this name, such as a view of this session."""
+        found = self._duckdb.execute(
+            "SELECT count(*) FROM information_schema.tables WHERE table_name = ? AND table_schema = ?",
+            [parts[-1], parts[0] if len(parts) == 2 else "main"],
+        ).fetchall()
+        return bool(found[0][0])
+
+    def interrupt(self) -> None:
+        """End what is running."""
+        self._duckdb.interrupt()
+
+    def close(self) -> None:
+        self._duckdb.close()
+
+    # For the shell
+
+    def tables(self) -> list[str]:
+        """Return the names of all tables, those of the database ``fluss`` without it."""
+        admin = self._session.admin
+        names = []
+        for database in sorted(admin.list_databases()):
+            tables = sorted(admin.list_tables(database))
+            names += tables if database == DEFAULT_DATABASE else [f"{database}.{table}" for table in tables]
+        return names
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+@contextmanager
+def duckdb_errors() -> Iterator[None]:
+    """Tell errors of DuckDB as those of the command; one of the client inside of them is told as itself."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        raise CommandError(_sentence(error)) from None
+
+
+def _sentence(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return "\n".join(lines[:6]) if lines else type(error).__name__
+
+
+def python_rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """Return the rows of an answer of DuckDB as Python has them."""
+    yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
