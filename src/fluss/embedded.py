@@ -32,7 +32,7 @@ from fluss.server.listener_parsing import address_text
 from fluss.server.listeners import RunningListener
 from fluss.server.options.listener_options import DEFAULT_LISTENER_NAME
 from fluss.server.options.server_options import ServerOptions, argument_settings
-from fluss.server.process import STOP_TIMEOUT_S, serve
+from fluss.server.process import STOP_TIMEOUT_S, describe_waits, serve
 
 OptionValue: TypeAlias = str | int | float | bool
 
@@ -40,6 +40,9 @@ _LISTENERS_KEY: Final = ServerOptions.bind_listeners.key
 _DATA_DIR_KEY: Final = ServerOptions.data_dir.key
 # What a child may need beyond the time that the server itself gives its stop.
 _EXIT_TIMEOUT_S: Final = STOP_TIMEOUT_S + 5.0
+# A disk that is slow keeps a stop from ending. What it waits for is told now and then, and it is an error much later.
+_STOP_REPORT_S: Final = 20.0
+_STOP_REPORTS_MAX: Final = 15
 _CHILD_LOG_LEVEL: Final = "warning"
 # The package may have been found by a path that the child does not have.
 _CHILD_CODE: Final = (
@@ -276,10 +279,16 @@ class _Thread:
 
     def stop(self) -> None:
         self._request_stop()
-        self._thread.join(STOP_TIMEOUT_S)
-        if self._thread.is_alive():
-            raise FlussError(f"the server did not stop within {STOP_TIMEOUT_S:g} s; its thread goes on trying")
-        self._ended.result()
+        waits = ""
+        for number in range(1, _STOP_REPORTS_MAX + 1):
+            self._thread.join(_STOP_REPORT_S)
+            if not self._thread.is_alive():
+                return self._ended.result()
+            assert self._loop is not None, "a server that is running has a loop"
+            waits = describe_waits(self._loop)
+            logger.warning("the server has not stopped within %g s; it waits for: %s", number * _STOP_REPORT_S, waits)
+        text = f"the server did not stop within {_STOP_REPORTS_MAX * _STOP_REPORT_S:g} s; its thread goes on trying"
+        raise FlussError(f"{text}. It waits for: {waits}")
 
     def _request_stop(self) -> None:
         # The loop is closed if the server has ended by itself.

@@ -40,7 +40,7 @@ def run(plan: Plan, forks: ServerForks, tmp_path: Path) -> Report:
         pytest.param(
             Plan(3, 4, Disk.LOSING, has_proxy=False, faults=(Fault.POWER,), has_remote=True), marks=pytest.mark.slow
         ),
-        Plan(4, 4, Disk.LOOP, has_proxy=False, faults=(Fault.POWER, Fault.KILL)),
+        pytest.param(Plan(4, 4, Disk.LOOP, has_proxy=False, faults=(Fault.POWER, Fault.KILL)), marks=pytest.mark.slow),
     ],
     ids=lambda plan: f"{plan.disk}-{plan.seed}",
 )

@@ -4,7 +4,6 @@ complete, and places that belong to another server."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 import socket
@@ -21,6 +20,7 @@ from fluss import blocking, embedded
 from fluss.errors import ErrorCode, FlussError
 from fluss.server.__main__ import main
 from fluss.server.coordinator.metadata.metadata_backup import remote_logs, table_count
+from fluss.server.tablet.remote import backup
 from fluss.storage.backup.points import POINTS, get_chains, newest_point
 from fluss.storage.remote.objects import DirectoryObjects
 from fluss.storage.remote.store import RemoteStore, RemoteTraffic
@@ -316,8 +316,7 @@ def test_a_backup_is_verified_without_restoring_it(
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
     """Have a function of the backup fail once, as if the store were away for a moment; return what tells when."""
-    module = importlib.import_module("fluss.server.tablet.backup")
-    act, failed = getattr(module, name), []
+    act, failed = getattr(backup, name), []
 
     def act_or_fail(*arguments: object) -> object:
         if not failed:
@@ -325,7 +324,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
             raise FlussError("the store is away")
         return act(*arguments)
 
-    monkeypatch.setattr(module, name, act_or_fail)
+    monkeypatch.setattr(backup, name, act_or_fail)
     return failed
 
 

@@ -532,6 +532,7 @@ def test_tables_come_quickly_and_stay_within_their_limits(server: ServerProcess)
     assert_serves(server)
 
 
+@pytest.mark.slow
 def test_floods_of_access_rules_and_producers_are_taken(server: ServerProcess) -> None:
     rule = pb.PbAclInfo(
         resource_type=3,

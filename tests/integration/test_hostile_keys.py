@@ -389,6 +389,7 @@ def test_scan_sessions_have_a_limit_an_owner_and_an_end(prey: Prey) -> None:
     assert again.open_scan().error_code is None
 
 
+@pytest.mark.slow
 def test_clients_that_never_read_what_they_looked_up_hold_little_memory(prey: Prey) -> None:
     table = prey.create()
     for first in range(0, 20_000, 5000):

@@ -66,6 +66,7 @@ async def check(table: fluss.FlussTable, model: dict[int, int]) -> None:
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.slow
 def test_loads_go_on_after_every_kill_and_no_row_is_lost_or_written_twice(tmp_path: Path) -> None:
     async def run(server: embedded.EmbeddedServer) -> None:
         rng = random.Random(5)

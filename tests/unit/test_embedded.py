@@ -23,6 +23,7 @@ from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import Credentials
+from fluss.server.process import FlussServer
 from fluss.testing.waiting import eventually
 
 both_kinds = pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
@@ -262,3 +263,28 @@ def test_passwords_do_not_show_in_the_command_line_of_a_child() -> None:
         command = Path(f"/proc/{server.process_id}/cmdline").read_bytes()
         assert b"fluss" in command
         assert b"secret" not in command
+
+
+def test_a_stop_that_takes_long_says_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    goes_on, stop = threading.Event(), FlussServer.stop
+
+    async def stop_later(server: FlussServer) -> None:
+        await asyncio.to_thread(goes_on.wait)
+        await stop(server)
+
+    monkeypatch.setattr(fluss.embedded, "_STOP_REPORT_S", 0.05)
+    monkeypatch.setattr(fluss.embedded, "_STOP_REPORTS_MAX", 2)
+    monkeypatch.setattr(FlussServer, "stop", stop_later)
+    server = fluss.embedded.start()
+    try:
+        with pytest.raises(FlussError, match=r"within 0\.1 s; its thread goes on trying\. It waits for: .*stop_later"):
+            server.stop()
+        assert all(
+            f"has not stopped within {time_s} s" in record.message
+            for time_s, record in zip(("0.05", "0.1"), caplog.records, strict=True)
+        )
+    finally:
+        goes_on.set()
+    eventually(lambda: not any(thread.name == "fluss-server" for thread in threading.enumerate()))

@@ -526,14 +526,18 @@ def request_stop(stop: asyncio.Event, timeout_s: float = STOP_TIMEOUT_S) -> None
 
 
 def _give_up_stopping(loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
-    waits = "; ".join(sorted(map(_where, asyncio.all_tasks(loop))))
     logger.error(
         "the server did not stop within %g s and is ended; the next start will look through the logs. It waited for: "
         "%s. The threads follow",
-        *(timeout_s, waits),
+        *(timeout_s, describe_waits(loop)),
     )
     faulthandler.dump_traceback()
     os._exit(1)
+
+
+def describe_waits(loop: asyncio.AbstractEventLoop) -> str:
+    """Return what the tasks of a loop wait for; from any thread."""
+    return "; ".join(sorted(map(_where, asyncio.all_tasks(loop))))
 
 
 def _where(task: asyncio.Task[Any]) -> str:

@@ -675,6 +675,7 @@ def test_histories_are_saved_and_checked_again(tmp_path: Path, capsys: pytest.Ca
     assert main([]) == 2
 
 
+@pytest.mark.slow
 def test_a_million_rows_are_checked_column_by_column() -> None:
     history = History()
     log, keys = history.new_table("m.log"), history.new_table("m.keys", has_key=True)

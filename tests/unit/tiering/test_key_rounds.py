@@ -133,9 +133,11 @@ def test_a_service_may_die_after_any_step(lake_cluster: LakeCluster, name: str, 
     "properties",
     [
         {},
-        {"table.changelog.image": "wal"},
-        {"table.merge-engine": "first_row"},
-        {"table.merge-engine": "versioned", "table.merge-engine.versioned.ver-column": "n"},
+        pytest.param({"table.changelog.image": "wal"}, marks=pytest.mark.slow),
+        pytest.param({"table.merge-engine": "first_row"}, marks=pytest.mark.slow),
+        pytest.param(
+            {"table.merge-engine": "versioned", "table.merge-engine.versioned.ver-column": "n"}, marks=pytest.mark.slow
+        ),
     ],
     ids=["last row", "wal", "first row", "versioned"],
 )
