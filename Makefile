@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run story lake serve test test-repeat test-slow test-spark test-spark-versions test-oldest test-pythons test-remote test-page check fmt interop interop-java crash chaos chaos-spark chaos-tiering chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs dist clean
+.PHONY: help setup run story lake serve test test-repeat test-slow test-spark test-spark-versions test-oldest test-pythons test-remote test-page test-types check fmt interop interop-java crash chaos chaos-spark chaos-tiering chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs dist clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -79,8 +79,14 @@ interop: $(STAMP) ## The official clients pyfluss 0.1.0 and 1.0.0 against this s
 
 test-page: $(STAMP) ## Test the page in a real browser (chromium) and its accessibility (SCREENSHOTS=dir keeps pictures)
 	@$(PY) -c 'import playwright' 2> /dev/null || $(PY) -m pip install --quiet --disable-pip-version-check playwright
+	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
+		&& apt-get update -qq && apt-get install -qq -y chromium > /dev/null; } || echo "there is no chromium, and no right to install it"
 	@command -v npm > /dev/null && { test -d .axe || npm install --silent --no-audit --prefix .axe axe-core; } || echo "without npm accessibility is not checked"
 	@$(if $(SCREENSHOTS),FLUSS_SCREENSHOTS=$(SCREENSHOTS)) $(PY) -m pytest -q -m "slow or not slow" tests/page tests/integration/test_http.py
+
+test-types: $(STAMP) ## mypy and pyright look at a user's program that has every call, without the settings of this project
+	@$(PY) -c 'import pyright' 2> /dev/null || $(PY) -m pip install --quiet --disable-pip-version-check 'pyright[nodejs]'
+	@$(PY) -m pytest -q -m "slow or not slow" tests/test_types.py
 
 test-remote: $(STAMP) ## Remote storage against a server that speaks S3, with failures; every point of a crash
 	@test -x .moto/bin/python || { $(PYTHON) -m venv .moto && .moto/bin/python -m pip install --quiet --disable-pip-version-check 'moto[server,s3]'; }

@@ -1,5 +1,6 @@
 """Type checkers know what the client returns: they find nothing in a program of a user that has everything.
-`make check` has mypy look at the same program; here both look at it without the settings of this project."""
+`make check` has mypy look at the same program; here both look at it without the settings of this project.
+`make test-types` installs pyright for it."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def test_mypy_finds_nothing_when_it_is_strict(program: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.skipif(find_spec("pyright") is None, reason="pip install 'pyright[nodejs]' brings it")
+@pytest.mark.skipif(find_spec("pyright") is None, reason="make test-types installs it")
 def test_pyright_finds_nothing(program: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, program.name],

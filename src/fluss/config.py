@@ -7,123 +7,17 @@ The class body of ``Config`` is the table of options. Each option is a typed pro
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
-from operator import index
-from typing import Any, ClassVar, Final, Generic, TypeVar, cast, overload
+from typing import Any, Final
 
+from fluss.config_option import BOOLEAN, INT32, INT64, PROPERTIES, UNSIGNED, ConfigOption, OlderName
 from fluss.errors import FlussError
-from fluss.integers import INT32_MAX, INT64_MAX, UINT64_MAX
-from fluss.options import HIDDEN, TEXT, Option, ValueType, format_value, integer_between, suggestion, word_of
-
-T = TypeVar("T", bound=str | int)
+from fluss.integers import INT32_MAX, UINT64_MAX
+from fluss.options import HIDDEN, TEXT, format_value, integer_between, suggestion, word_of
 
 # Where clients connect to that are not told.
 BOOTSTRAP_SERVERS_VARIABLE: Final = "FLUSS_BOOTSTRAP_SERVERS"
-
-
-def _read_boolean(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ValueError
-    return text == "true"
-
-
-_BOOLEAN: Final = ValueType("true or false", _read_boolean)
-
-
-def _read_properties(text: str) -> str:
-    parsed_properties(text)
-    return text
-
-
-def parsed_properties(text: str) -> dict[str, str]:
-    """Return properties that are written as key=value, several separated by commas; ValueError for others."""
-    properties: dict[str, str] = {}
-    for part in filter(None, map(str.strip, text.split(","))):
-        key, separator, value = part.partition("=")
-        if not separator or not key.strip():
-            raise ValueError
-        properties[key.strip()] = value.strip()
-    return properties
-
-
-_PROPERTIES: Final = ValueType("key=value, several separated by commas", _read_properties)
-_INT32: Final = integer_between(-INT32_MAX - 1, INT32_MAX)
-_INT64: Final = integer_between(-INT64_MAX - 1, INT64_MAX)
-_UNSIGNED: Final = integer_between(0, UINT64_MAX)
-
-
-class ConfigOption(Option[T]):
-    """An option of clients. On a ``Config`` it is the property that reads and sets the value.
-
-    ``aliases`` are keys of older releases that mean the same.
-    """
-
-    shown_chars_max: ClassVar[int] = sys.maxsize
-
-    def __init__(
-        self,
-        key: str,
-        value_type: ValueType[T],
-        default: T,
-        doc: str,
-        *,
-        aliases: tuple[str, ...] = (),
-        secret: bool = False,
-    ) -> None:
-        super().__init__(key, value_type, default, doc, secret=secret)
-        self.aliases = aliases
-        self.property_name = ""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.property_name = name
-
-    @overload
-    def __get__(self, config: None, owner: type) -> ConfigOption[T]: ...
-    @overload
-    def __get__(self, config: Config, owner: type) -> T: ...
-    def __get__(self, config: Config | None, owner: type) -> ConfigOption[T] | T:
-        if config is None:
-            return self
-        return cast(T, config._values.get(self.key, self.default))
-
-    def __set__(self, config: Config, value: T) -> None:
-        config._values[self.key] = self._checked(value)
-
-    def _checked(self, value: object) -> T:
-        """Check a Python value; a wrong class is a TypeError, a number out of range an OverflowError."""
-        expected = type(self.default)
-        if expected is not int:
-            if not isinstance(value, expected):
-                raise TypeError(f"{self.property_name} must be {expected.__name__}, got {type(value).__name__}")
-            return self.parse(format_value(value))
-        try:
-            number = index(cast(int, value))
-        except TypeError:
-            raise TypeError(f"{self.property_name} must be int, got {type(value).__name__}") from None
-        try:
-            return self.read(format_value(number))
-        except ValueError:
-            raise OverflowError(f"{self.property_name} must be {self.value_type.expected}, got {number}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class _OlderName(Generic[T]):
-    """A property under the name it had in an older release."""
-
-    option: ConfigOption[T]
-
-    @overload
-    def __get__(self, config: None, owner: type) -> ConfigOption[T]: ...
-    @overload
-    def __get__(self, config: Config, owner: type) -> T: ...
-    def __get__(self, config: Config | None, owner: type) -> ConfigOption[T] | T:
-        return self.option.__get__(config, owner)
-
-    def __set__(self, config: Config, value: T) -> None:
-        self.option.__set__(config, value)
 
 
 class Config:
@@ -143,20 +37,20 @@ class Config:
     )
     connect_timeout_ms = ConfigOption(
         "connect-timeout",
-        _UNSIGNED,
+        UNSIGNED,
         120_000,
         "How long opening a TCP connection may take, in ms. Two minutes ride out a machine that is starting; 15000 is "
         "a good value where failing fast matters more. A port where no server listens refuses at once.",
     )
     request_timeout_ms = ConfigOption(
         "request-timeout",
-        _UNSIGNED,
+        UNSIGNED,
         30_000,
         "How long to wait for the answer to a request once it is sent, in ms.",
     )
     job_wait_timeout_ms = ConfigOption(
         "job.wait-timeout",
-        _UNSIGNED,
+        UNSIGNED,
         600_000,
         "How long queries of Spark, loads, exports and copies wait for servers that are away, in ms, with a line in "
         "the log every ten seconds: a large server needs minutes to start after a crash. If it is not given and "
@@ -221,7 +115,7 @@ class Config:
     )
     security_ssl_verify_hostname = ConfigOption(
         "security.ssl.verify-hostname",
-        _BOOLEAN,
+        BOOLEAN,
         True,
         "Whether the certificate of a server must be for the name that it is connected to by. Without it, whoever has "
         "any certificate of the CA can pose as the server.",
@@ -236,60 +130,60 @@ class Config:
     )
     writer_enable_idempotence = ConfigOption(
         "writer.enable-idempotence",
-        _BOOLEAN,
+        BOOLEAN,
         True,
         "Number the batches of a writer, so that a retry is never stored twice and order is kept.",
     )
     writer_retries = ConfigOption(
         "writer.retries",
-        _INT32,
+        INT32,
         INT32_MAX,
         "How often a batch is sent again before it fails; asking for a writer id, which the first one needs, counts.",
     )
     writer_max_inflight_requests_per_bucket = ConfigOption(
         "writer.max-inflight-requests-per-bucket",
-        _UNSIGNED,
+        UNSIGNED,
         5,
         "How many batches of one bucket may be on the way at once; at most 5 with idempotence.",
     )
     writer_request_max_size = ConfigOption(
         "writer.request-max-size",
-        _INT32,
+        INT32,
         10 * 1024 * 1024,
         "The largest write request in bytes.",
         aliases=("request.max.size",),
     )
     writer_batch_size = ConfigOption(
         "writer.batch-size",
-        _INT32,
+        INT32,
         2 * 1024 * 1024,
         "The size in bytes at which a batch is full and is sent.",
         aliases=("writer.batch.size",),
     )
     writer_batch_timeout_ms = ConfigOption(
-        "writer.batch-timeout-ms", _INT64, 100, "How long a batch may wait to fill up before it is sent."
+        "writer.batch-timeout-ms", INT64, 100, "How long a batch may wait to fill up before it is sent."
     )
     writer_dynamic_batch_size_enabled = ConfigOption(
         "writer.dynamic-batch-size.enabled",
-        _BOOLEAN,
+        BOOLEAN,
         True,
         "Shrink the batch size of tables whose batches are sent half empty, and grow it back.",
     )
     writer_dynamic_batch_size_min = ConfigOption(
         "writer.dynamic-batch-size-min",
-        _INT32,
+        INT32,
         256 * 1024,
         "The smallest batch size that shrinking leads to. Unless set, it is never above writer.batch-size.",
     )
     writer_buffer_memory_size = ConfigOption(
         "writer.buffer.memory-size",
-        _UNSIGNED,
+        UNSIGNED,
         64 * 1024 * 1024,
         "How many bytes of unsent batches a connection holds; then writers wait.",
     )
     writer_buffer_wait_timeout_ms = ConfigOption(
         "writer.buffer.wait-timeout-ms",
-        _UNSIGNED,
+        UNSIGNED,
         UINT64_MAX,
         "How long a writer waits for buffer memory before the write fails. The default is no limit.",
     )
@@ -302,13 +196,13 @@ class Config:
     )
     writer_kv_backpressure_max_throttle_ms = ConfigOption(
         "writer.kv-backpressure.max-throttle-ms",
-        _UNSIGNED,
+        UNSIGNED,
         3000,
         "The longest pause before the next write to a bucket whose server says that it is overloaded.",
     )
     writer_create_missing_partitions = ConfigOption(
         "client.writer.create-missing-partitions",
-        _BOOLEAN,
+        BOOLEAN,
         False,
         "Create the partitions that rows belong to and that do not exist. Otherwise writing such rows fails at once "
         "with code 36.",
@@ -325,33 +219,33 @@ class Config:
     )
 
     scanner_log_max_poll_records = ConfigOption(
-        "scanner.log.max-poll-records", _UNSIGNED, 500, "The most records that one poll returns."
+        "scanner.log.max-poll-records", UNSIGNED, 500, "The most records that one poll returns."
     )
     scanner_partition_discovery_interval_ms = ConfigOption(
         "client.scanner.partition.discovery.interval",
-        _UNSIGNED,
+        UNSIGNED,
         10_000,
         "How often a scanner that reads a whole table, or a consumer, looks for partitions that are new, or gone, in "
         "ms. 0 turns it off. New partitions are read from their beginning.",
     )
     scanner_log_fetch_max_bytes = ConfigOption(
-        "scanner.log.fetch.max-bytes", _INT32, 16 * 1024 * 1024, "The most bytes in one fetch response."
+        "scanner.log.fetch.max-bytes", INT32, 16 * 1024 * 1024, "The most bytes in one fetch response."
     )
     scanner_log_fetch_max_bytes_for_bucket = ConfigOption(
         "scanner.log.fetch.max-bytes-for-bucket",
-        _INT32,
+        INT32,
         1024 * 1024,
         "The most bytes of one bucket in a fetch response.",
     )
     scanner_log_fetch_min_bytes = ConfigOption(
         "scanner.log.fetch.min-bytes",
-        _INT32,
+        INT32,
         1,
         "How many bytes a server collects before it answers a fetch, unless the wait time is over.",
     )
     scanner_log_fetch_wait_max_time_ms = ConfigOption(
         "scanner.log.fetch.wait-max-time-ms",
-        _INT32,
+        INT32,
         500,
         "How long a server may wait until it has the minimum number of bytes.",
     )
@@ -364,13 +258,13 @@ class Config:
     )
     scanner_remote_log_prefetch_num = ConfigOption(
         "scanner.remote-log.prefetch-num",
-        _UNSIGNED,
+        UNSIGNED,
         4,
         "How many tiered log segments are downloaded at the same time, ahead of reading.",
     )
     scanner_remote_log_read_concurrency = ConfigOption(
         "scanner.remote-log.read-concurrency",
-        _UNSIGNED,
+        UNSIGNED,
         4,
         "How many parts of one tiered log segment are read at once.",
     )
@@ -384,7 +278,7 @@ class Config:
         "remote storage; where there is no snapshot the server is asked.",
     )
     remote_file_download_thread_num = ConfigOption(
-        "remote-file.download-thread-num", _UNSIGNED, 3, "How many threads download tiered log segments."
+        "remote-file.download-thread-num", UNSIGNED, 3, "How many threads download tiered log segments."
     )
 
     lake_read = ConfigOption(
@@ -397,7 +291,7 @@ class Config:
     )
     lake_properties = ConfigOption(
         "client.lake.properties",
-        _PROPERTIES,
+        PROPERTIES,
         "",
         "What the catalog of the lake and its file system are opened with, besides what servers tell, which is no "
         "secret: key=value, several separated by commas, such as s3.access-key-id=...,s3.secret-access-key=... It is "
@@ -433,38 +327,38 @@ class Config:
 
     lookup_queue_size = ConfigOption(
         "lookup.queue-size",
-        _UNSIGNED,
+        UNSIGNED,
         25_600,
         "How many lookups may wait to be sent; beyond it, those who want to look something up wait before.",
     )
     lookup_max_batch_size = ConfigOption(
         "lookup.max-batch-size",
-        _UNSIGNED,
+        UNSIGNED,
         128,
         "The most lookups in one request; a request with so many is sent at once. `lookup_many` makes larger ones.",
     )
     lookup_batch_timeout_ms = ConfigOption(
         "lookup.batch-timeout-ms",
-        _UNSIGNED,
+        UNSIGNED,
         100,
         "How long a lookup may wait for others to join its request while an answer is due from the same server. "
         "Otherwise it is sent at once.",
     )
     lookup_max_inflight_requests = ConfigOption(
         "lookup.max-inflight-requests",
-        _UNSIGNED,
+        UNSIGNED,
         128,
         "How many lookup requests of a connection may be on the way at once; further lookups wait to be sent.",
     )
     lookup_max_retries = ConfigOption(
         "lookup.max-retries",
-        _INT32,
+        INT32,
         INT32_MAX,
         "How often a lookup that failed for a passing reason is sent again; no longer than `request-timeout`.",
     )
 
-    bootstrap_server = _OlderName(bootstrap_servers)
-    request_max_size = _OlderName(writer_request_max_size)
+    bootstrap_server = OlderName(bootstrap_servers)
+    request_max_size = OlderName(writer_request_max_size)
 
     def __init__(self, properties: Mapping[str, str | int | bool] | None = None, **options: str | int | bool) -> None:
         """``properties`` are options by their keys, ``options`` by the names of properties; none is in both."""
@@ -587,7 +481,7 @@ class Config:
             raise FlussError(f"'security.sasl.password' must be set when 'security.protocol' is {protocol}")
 
     def _refuse_without_tls(self) -> None:
-        """Refuse options of TLS where it is not spoken: whoever sets them believes that it is."""
+        """Refuse options of TLS where it is not spoken: a user who sets them believes that it is."""
         for option in _TLS_OPTIONS:
             if option.key in self._values:
                 raise FlussError(

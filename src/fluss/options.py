@@ -161,7 +161,7 @@ class Option(Generic[T]):
 
 
 def is_secret_key(key: str) -> bool:
-    """Whether a key sounds like one whose value must not be shown, whoever it belongs to; names of files may be."""
+    """Whether a key sounds like one whose value must not be shown, whatever it configures; names of files may be."""
     return _SECRET_KEY.search(key) is not None and not key.endswith(".file")
 
 

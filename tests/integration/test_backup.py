@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +21,9 @@ from fluss import blocking, embedded
 from fluss.errors import ErrorCode, FlussError
 from fluss.server.__main__ import main
 from fluss.server.coordinator.metadata.metadata_backup import remote_logs, table_count
-from fluss.server.tablet.remote import backup
+from fluss.server.tablet.remote import backup, restoration
 from fluss.storage.backup.points import POINTS, get_chains, newest_point
+from fluss.storage.backup.restored_log import make_log
 from fluss.storage.remote.objects import DirectoryObjects
 from fluss.storage.remote.store import RemoteStore, RemoteTraffic
 from fluss.storage.vfs import OsFiles
@@ -312,6 +314,58 @@ def test_a_backup_is_verified_without_restoring_it(
     assert main(["--verify-backup", str(remote)]) == 0
     assert main(["--verify-backup", str(tmp_path / "nothing")]) == 1
     assert "there is no backup in" in capsys.readouterr().err
+
+
+def test_a_log_that_cannot_be_restored_is_told_and_comes_when_it_can(
+    data_dir: Path, remote: Path, new_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"remote.data.dir": str(remote), "remote.log.task-interval-duration": "0ms"}
+    with serving(data_dir, options) as (_, connection):
+        create(connection)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 3)
+    [chain] = shipped(remote).values()
+    tail = remote / chain.pieces[0].path  # type: ignore[attr-defined]
+    tail.rename(tail.with_suffix(".gone"))
+    with serving(new_dir, {**options, "backup.restore-from": str(remote)}) as (_, connection):
+        eventually(lambda: connection.get_admin().get_cluster_health().status.name == "YELLOW")
+        assert "cannot be restored now" in caplog.text
+    tail.with_suffix(".gone").rename(tail)
+    # It was stopped in order, and nobody asks for the log: it comes all the same.
+    with serving(new_dir, options) as (_, connection):
+        eventually(lambda: '"is_complete":true' in (new_dir / "restore.json").read_text())
+        assert connection.get_admin().get_cluster_health().status.name == "GREEN"
+        assert ids(connection) == [0, 1, 2]
+
+
+def test_a_table_that_is_dropped_while_it_is_restored_leaves_nothing(
+    data_dir: Path, remote: Path, new_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"remote.data.dir": str(remote), "remote.log.task-interval-duration": "0ms"}
+    with serving(data_dir, options) as (_, connection):
+        create(connection)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 3)
+    is_making, is_dropped, is_made = threading.Event(), threading.Event(), threading.Event()
+
+    def make_slowly(*arguments: object, **options: object) -> int:
+        is_making.set()
+        is_dropped.wait(60)
+        try:
+            return make_log(*arguments, **options)  # type: ignore[arg-type]
+        finally:
+            is_made.set()
+
+    monkeypatch.setattr(restoration, "make_log", make_slowly)
+    with serving(new_dir, {**options, "backup.restore-from": str(remote)}) as (_, connection):
+        assert is_making.wait(60)
+        connection.get_admin().drop_table(EVENTS)
+        eventually(lambda: not list(new_dir.glob("fluss/events-*")))
+        create(connection)
+        is_dropped.set()
+        assert is_made.wait(60)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 1)
+        eventually(lambda: len(list(new_dir.glob("fluss/events-*"))) == 1, "nothing but the new table on the disk")
+        assert ids(connection) == [0]
+        eventually(lambda: '"is_complete":true' in (new_dir / "restore.json").read_text())
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:

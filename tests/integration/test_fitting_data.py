@@ -124,8 +124,12 @@ def test_polars(target: Target) -> None:
     target.write(frame.select(reversed(frame.columns)))
     target.write(frame.select(pl.lit(2, pl.UInt8).alias("id"), "tags"))
     assert target.rows() == [ROW, {**dict.fromkeys(ROW), "id": 2, "tags": ["x", "y"]}]
-    with pytest.raises(FlussError, match="a column 'tag', which the table does not have; did you mean 'tags'"):
+    with pytest.raises(
+        FlussError, match=r"a column 'tag', which the table does not have; did you mean 'tags'\? Rename it"
+    ):
         target.write(frame.rename({"tags": "tag"}))
+    with pytest.raises(TypeError, match=r"got LazyFrame; collect\(\) it first"):
+        target.write(frame.lazy())
 
 
 def test_duckdb(target: Target) -> None:

@@ -100,6 +100,16 @@ def test_rows_with_keys_are_told_the_same(patient: Tables) -> None:
             handle.result(600)
 
 
+def test_readers_are_told_which_partitions_there_are(patient: Tables) -> None:
+    table = table_by_day(patient, "2026-11-15", "2026-11-16")
+    with pytest.raises(FlussError) as caught:
+        table.to_arrow(partitions=["2026-11-17"])
+    assert caught.value.error_code == ErrorCode.PARTITION_NOT_EXISTS
+    assert caught.value.message == (
+        f"{table.table_path} has no partition '2026-11-17'. There are '2026-11-15', '2026-11-16'"
+    )
+
+
 def test_a_value_that_cannot_name_a_partition_says_why(patient: Tables) -> None:
     table = patient.create_log(pa.schema([("region", pa.string())]), partition_keys=["region"])
     with pytest.raises(FlussError, match="that cannot be: Partition value 'a/b' is invalid") as caught:

@@ -227,3 +227,24 @@ def test_a_lost_server_is_one_warning_and_its_return_another(
     assert loud[0].startswith(f"lost the server at 127.0.0.1:{server.port}: no connection to 127.0.0.1:{server.port}: ")
     assert loud[1].startswith(f"the server at 127.0.0.1:{server.port} is back, after ")
     assert {record.levelno for record in caplog.records} == {logging.DEBUG, logging.WARNING}
+
+
+def test_a_loss_that_only_a_reader_notices_is_in_the_log_too(
+    server: ServerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="fluss.client")
+    with (
+        blocking.FlussConnection.create(config_of(server)) as connection,
+        connection.get_table(EVENTS).new_scan().create_log_scanner() as scanner,
+    ):
+        scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+        assert len(scanner.poll(100)) == 0
+        # Its fetch is under way: the connection breaks in the middle of a request, and the server is asked no more.
+        server.kill()
+        starting = come_back(server, caplog, ATTEMPTS)
+        while starting.is_alive():
+            scanner.poll(100)
+        eventually(lambda: (scanner.poll(100), count(caplog, "is back, after"))[1], "a line that it is back")
+    loud = [record.getMessage() for record in caplog.records if record.levelno > logging.DEBUG]
+    assert len(loud) == 2, loud
+    assert loud[0].startswith(f"lost the server at 127.0.0.1:{server.port}: ")

@@ -72,8 +72,11 @@ def test_a_port_that_says_nothing_is_given_up_after_one_request_timeout(protocol
             blocking.FlussConnection.create(config)
 
 
-def test_an_http_server_is_recognised() -> None:
-    with port_that_answers(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"<!DOCTYPE HTML>\n<html>Bad request</html>\n"]
+)
+def test_an_http_server_is_recognised(answer: bytes) -> None:
+    with port_that_answers(answer) as port:
         config = fluss.Config({"bootstrap.servers": f"127.0.0.1:{port}"})
         with pytest.raises(NetworkError, match="the other side speaks HTTP"):
             blocking.FlussConnection.create(config)

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from fluss import Config, FlussError
-from fluss.config import ConfigOption
+from fluss.config_option import ConfigOption
 
 # Property, key, default.
 OPTIONS = [

@@ -63,8 +63,26 @@ class ResponseType(IntEnum):
 
 # The first two bytes of a TLS record that is a handshake or an alert; a frame that begins so has 350 million bytes.
 _TLS_RECORDS = frozenset({0x1603, 0x1503})
-# How requests and answers of HTTP begin; as the length of a frame it is more than a billion bytes.
-_HTTP_BEGINNINGS = frozenset({b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"HTTP"})
+# How requests and answers of HTTP begin; as the length of a frame it is more than a billion bytes. Some servers answer
+# what they do not understand with a page and no header, as in the first version of HTTP.
+_HTTP_BEGINNINGS = frozenset(
+    {
+        b"GET ",
+        b"HEAD",
+        b"POST",
+        b"PUT ",
+        b"DELE",
+        b"OPTI",
+        b"PATC",
+        b"CONN",
+        b"TRAC",
+        b"HTTP",
+        b"<!DO",
+        b"<!do",
+        b"<htm",
+        b"<HTM",
+    }
+)
 
 
 class RequestFrame(NamedTuple):

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 import operator
+import reprlib
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -138,7 +139,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def _wrong_type(expected: str, value: Any) -> _ValueRejectedError:
-    return _ValueRejectedError(f"expected {expected}, got {type(value).__name__}")
+    return _ValueRejectedError(f"expected {expected}, got {type(value).__name__} {reprlib.repr(value)}")
 
 
 # Numbers
@@ -186,7 +187,7 @@ def _take_float(value: Any, data_type: DataType) -> float:
 
 def _take_decimal(value: Any, data_type: DecimalType) -> int:
     if not isinstance(value, Decimal):
-        raise _ValueRejectedError(f"Expected decimal.Decimal, got {type(value).__name__}")
+        raise _ValueRejectedError(f"Expected decimal.Decimal, got {type(value).__name__} {reprlib.repr(value)}")
     if not value.is_finite():
         raise _ValueRejectedError(f"{value} has no place in a {data_type.text}")
     precision, scale = data_type.precision, data_type.scale

@@ -108,9 +108,9 @@ def _check_names(names: Sequence[str], wanted: Sequence[str], holder: str) -> No
         raise FlussError(f"The data has two columns named '{twice}'; {holder} takes each once")
     for name in names:
         if name not in wanted:
-            close = suggestion(name, wanted) or f"; columns are {shown_names(wanted)}"
+            close = suggestion(name, wanted) or f"; columns are {shown_names(wanted)}."
             raise FlussError(
-                f"The data has a column '{name}', which {holder} does not have{close}. Rename it, or leave it out"
+                f"The data has a column '{name}', which {holder} does not have{close} Rename it, or leave it out"
             )
 
 

@@ -275,9 +275,6 @@ class OperatorView:
             red.append(problem)
         if health.problem is not None:
             (red if health.is_fenced else yellow).append(health.problem)
-        backup = self._manager.backup
-        if backup is not None and backup.problem is not None:
-            (red if backup.fence is not None else yellow).append(backup.problem)
         if damaged_count := len(scrubber.damaged_files):
             yellow.append(f"{damaged_count} files are damaged and not mended; the log of the server names them")
         if crowded_count := self._coordinator_service.crowded_count:

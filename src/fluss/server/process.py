@@ -353,7 +353,7 @@ class FlussServer:
         )
         listener = Listener(settings, handlers, quotas=self._quotas)
         self._running.push_async_callback(listener.stop)
-        # Nobody connects to it: the page makes its connections in another way.
+        # No socket leads to it: the page makes its connections in another way.
         nodes.set_listener(INSIDE_LISTENER, "127.0.0.1", 1)
         return listener
 

@@ -205,7 +205,7 @@ class Application:
         return await self._tables.tail(request, await self._session(request))
 
     async def _session_info(self, request: web.Request) -> web.Response:
-        """Say whether there is somebody to log in, without refusing anybody."""
+        """Say which user is logged in, if any, without refusing the request."""
         user, is_open = None, not self._view.needs_login
         token = request.cookies.get(COOKIE)
         if not is_open and token is not None:

@@ -121,7 +121,7 @@ class Sessions:
         return session
 
     def anonymous(self, host: str) -> Session:
-        """Return the session of an address where nobody has to log in."""
+        """Return the session of an address where no login is asked for."""
         assert not self._view.needs_login, "users have to log in"
         key = _digest(f"\1{address_key(host)}")
         session = self._current(key)

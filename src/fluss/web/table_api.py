@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from fluss import FlussTable
 from fluss.client.bulk import lake_snapshot_of, offsets_of, partitions_of
-from fluss.client.fluss_table import FlussTable
 from fluss.errors import ErrorCode, FlussError
 from fluss.options import HIDDEN, is_secret_key
 from fluss.schema.offsets import OffsetSpec
@@ -31,7 +31,7 @@ _PAGE_ROWS_MAX: Final = 1000
 # Reads of rows at a time, and live tails, of all users together.
 _READS_MAX: Final = 4
 _TAILS_MAX: Final = 32
-# A tail ends after so long; whoever still looks starts another one.
+# A tail ends after so long; a browser that still shows it starts another one.
 _TAIL_S: Final = 1800.0
 _TAIL_START_S: Final = 15.0
 _TABLE: Final = "tables/{database}/{table}"

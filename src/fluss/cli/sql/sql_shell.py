@@ -15,7 +15,7 @@ import click
 from fluss.cli.kernel.exits import CommandError, sentence_of
 from fluss.cli.kernel.output import FORMATS, Output
 from fluss.cli.kernel.session import Session, full_name
-from fluss.cli.sql.sql_commands import show
+from fluss.cli.sql.sql_answers import show
 from fluss.cli.sql.sql_engine import SqlEngine
 from fluss.errors import FlussError
 
@@ -204,7 +204,7 @@ class _LineEditing:
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             readline.write_history_file(self._path)
-            # There may be values in it that are nobody else's business.
+            # There may be values in it that other users must not see.
             self._path.chmod(0o600)
 
     def _complete(self, text: str, number: int) -> str | None:

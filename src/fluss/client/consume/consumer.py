@@ -187,8 +187,8 @@ class Consumer(ServerMade):
                 except FlussError as error:
                     if not error.is_retriable:
                         raise
-                    # The server is away. Scanners wait for it, and so does this.
-                    logger.info("%r waits: %s", self, error.message)
+                    # The server is away, which the log has already. Scanners wait for it, and so does this.
+                    logger.debug("%r waits: %s", self, error.message)
                     await self._runtime.bridge(asyncio.sleep(min(remaining_s, _SLICE_S)))
                     polled = None
                 if polled is not None or remaining_s <= 0:
@@ -365,7 +365,7 @@ class Consumer(ServerMade):
     def epochs(self) -> dict[TableBucket, int]:
         """Return the buckets that this member reads, each with the epoch of its ownership: a fencing token.
 
-        Whoever reads the bucket later has a greater one. A sink that refuses smaller ones than it has seen cannot be
+        The next reader of the bucket has a greater one. A sink that refuses smaller ones than it has seen cannot be
         changed by a process that does not know yet that it was replaced.
         """
         self._check_open()

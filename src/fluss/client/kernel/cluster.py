@@ -162,7 +162,10 @@ class Cluster:
 
     def forget_server(self, server_id: int) -> None:
         """Ask no more of a tablet server until metadata lists it again; buckets it leads have no known leader."""
-        self._metadata.tablet_servers.pop(server_id, None)
+        node = self._metadata.tablet_servers.pop(server_id, None)
+        if node is not None:
+            # Otherwise it would depend on who meets the broken connection whether the loss is in the log.
+            self._pool.check(node)
 
     async def rebootstrap(self) -> None:
         """Look the servers up again, beginning with the bootstrap servers. Known tables stay known."""

@@ -7,6 +7,7 @@ all of them: what it does not know either will not appear by itself.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -116,14 +117,16 @@ def _missing(info: TableInfo, name: str, spec: PartitionSpec, names: list[str]) 
     form = partition_form({key: info.schema.column(key).data_type for key in info.partition_keys}, _patterns(info))
     return FlussError(
         f"Rows belong to partition '{name}' of {path}, which does not exist; create it first with {call}, or have "
-        f"writers do so (client.writer.create-missing-partitions). {_shown(names)}; names are written as {form}",
+        f"writers do so (client.writer.create-missing-partitions). {shown_partitions(names)}; names are written as "
+        f"{form}",
         ErrorCode.PARTITION_NOT_EXISTS,
     )
 
 
-def _shown(names: list[str]) -> str:
+def shown_partitions(names: Collection[str]) -> str:
+    """Return a sentence that says which partitions there are: the last names, since times are often part of them."""
     if not names:
         return "The table has no partitions yet"
-    shown = ", ".join(map(repr, names[-_NAMES_SHOWN_MAX:]))
+    shown = ", ".join(map(repr, sorted(names)[-_NAMES_SHOWN_MAX:]))
     earlier = len(names) - _NAMES_SHOWN_MAX
     return f"There are {shown}" + (f" and {earlier} before them" if earlier > 0 else "")

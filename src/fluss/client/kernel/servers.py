@@ -173,10 +173,17 @@ class ServerPool:
 
     async def channel(self, node: ServerNode) -> Channel:
         """Return an open channel. Raises NetworkError, AuthenticationError or the like."""
+        known = self._open_channel(node)
+        return known if known is not None else await self._connects.join(node, partial(self._replace, node))
+
+    def check(self, node: ServerNode) -> None:
+        """Find out, in the background, whether a server that is asked no more is lost, and say so in the log."""
+        if self._open_channel(node) is None and not self._lost.has(node):
+            self._connects.start(node, partial(self._replace, node))
+
+    def _open_channel(self, node: ServerNode) -> Channel | None:
         known = self._channels.get(node.uid)
-        if known is not None and known[0] == node and known[1].is_open:
-            return known[1]
-        return await self._connects.join(node, partial(self._replace, node))
+        return known[1] if known is not None and known[0] == node and known[1].is_open else None
 
     async def connect(self, host: str, port: int, role: ServerRole | None = None) -> Channel:
         """Make a channel that is not part of the pool."""
@@ -226,6 +233,10 @@ class _LostServers:
     def __init__(self) -> None:
         # By address: since when, and which nodes.
         self._lost: dict[Address, tuple[float, set[str]]] = {}
+
+    def has(self, node: ServerNode) -> bool:
+        """Whether the server at the address of this node is known to be lost."""
+        return Address(node.host, node.port) in self._lost
 
     def lost(self, node: ServerNode, error: FlussError) -> None:
         """A connection could not be made."""

@@ -30,6 +30,11 @@ class SharedCalls:
         task = self._running.get(key)
         return await self._outcome(task if task is not None else self._start(self._running, key, work))
 
+    def start(self, key: Hashable, work: _Work[Any]) -> None:
+        """Make a call whose outcome nobody waits for, unless one runs under this key, or all of them have ended."""
+        if key not in self._running and not self._is_closed:
+            self._start(self._running, key, work)
+
     async def join_next(self, key: Hashable, work: _Work[T]) -> T:
         """Like ``join``, but never join a call that began before this one: its outcome may be out of date."""
         task = self._next.get(key)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import find_unknown_leaders, retries_until
+from fluss.client.kernel.missing_partitions import shown_partitions
 from fluss.client.kernel.table_calls import bucket_offsets, partition_infos
 from fluss.errors import ErrorCode, FlussError
 from fluss.filter.row_filter import RowFilter
@@ -88,7 +89,8 @@ def chosen_partitions(
     for choice in choices:
         fitting = {partition.partition_id for partition in existing if _fits(partition, choice)}
         if not fitting:
-            raise FlussError(f"{info.table_path} has no partition {choice!r}", ErrorCode.PARTITION_NOT_EXISTS)
+            names = shown_partitions([partition.partition_name for partition in existing])
+            raise FlussError(f"{info.table_path} has no partition {choice!r}. {names}", ErrorCode.PARTITION_NOT_EXISTS)
         chosen |= fitting
     return [partition for partition in existing if partition.partition_id in chosen]
 

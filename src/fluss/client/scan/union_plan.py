@@ -33,7 +33,7 @@ from fluss.client.kernel.table_calls import (
     readable_lake_snapshot,
 )
 from fluss.client.scan.table_buckets import chosen_partitions
-from fluss.config import parsed_properties
+from fluss.config_option import parsed_properties
 from fluss.errors import FlussError
 from fluss.schema.offsets import LakeSnapshot, OffsetSpec
 from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TableInfo

@@ -50,8 +50,16 @@ def record_batches(data: Any) -> list[pa.RecordBatch]:
         return record_batch(data)
     raise TypeError(
         f"expected a pyarrow Table, RecordBatch or RecordBatchReader, or an object with __arrow_c_stream__, got "
-        f"{type(data).__name__}"
+        f"{type(data).__name__}{_way_out(data)}"
     )
+
+
+def _way_out(data: Any) -> str:
+    if hasattr(data, "collect"):
+        return "; collect() it first"
+    if isinstance(data, dict):
+        return "; make a table of it with pyarrow.table(...)"
+    return "; append_many and upsert_many take rows" if isinstance(data, list | tuple | Iterator) else ""
 
 
 def slices(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:

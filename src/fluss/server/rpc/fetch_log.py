@@ -32,7 +32,7 @@ from typing import TypeAlias
 from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError
 from fluss.integers import INT32_MAX
 from fluss.net.request_handler import Answer, RequestContext
-from fluss.protocol.bulk_messages import FetchedBucket, FetchedTable, FetchLogResponse, encode_fetched_bucket
+from fluss.protocol.bulk_messages import FetchedBucket, FetchLogResponse
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.predicates import FilterAllowance
 from fluss.schema.acl import AclOperation
@@ -40,21 +40,20 @@ from fluss.schema.predicate import FilterLimits
 from fluss.schema.table_options import LogFormat
 from fluss.server.model import format_bucket
 from fluss.server.rpc.bucket_access import BucketAccess
+from fluss.server.rpc.fetch_answers import LOG_START_OFFSET_TOLD, bucket_failure, remote_fetch_info, table_answer
 from fluss.server.rpc.fetch_filters import BYTES_AT_ONCE, FetchFilters, decoded
 from fluss.server.tablet.buckets import HostedBucket, HostedTable, NotOpenError, open_all, unknown_bucket
 from fluss.server.tablet.fetch_memory import FetchMemory
 from fluss.server.tablet.filter_turns import FilterTurns
-from fluss.server.tablet.log_reads import NOTHING, BucketData, FetchLimits, Selection, read_bucket
+from fluss.server.tablet.log_reads import BucketData, FetchLimits, Selection, read_bucket
 from fluss.server.tablet.purgatory import BucketCursor, FetchPurgatory
-from fluss.server.tablet.remote.remote_logs import RemoteLogs, RemoteRange
+from fluss.server.tablet.remote.remote_logs import RemoteLogs
 from fluss.storage.log.tablet import LogTablet
 
 FETCH_OFFSET_EARLIEST = -2
 # What clients prefer: 0 is the log, where it has the records.
 _REMOTE_FIRST = 1
 _WAIT_MS_DEFAULT = 100
-# What a fetch is told about the first offset of a log. Clients learn the true one from ListOffsets.
-_LOG_START_OFFSET_TOLD = 0
 # Stored bytes that one fetch looks at where columns are cut out or batches skipped.
 _SCAN_BYTES_MAX = 64 * 1024 * 1024
 # The processor time that one fetch may take for its filters. Then it is answered with what it has found.
@@ -102,7 +101,7 @@ class _TableFetch:
     def refuse(self, error: FlussError | None) -> None:
         """Read nothing of the table, and say why for each bucket; None: the table is gone."""
         for bucket in (cursor.hosted.bucket for cursor in self.cursors):
-            self.failures.append(_failure(bucket.bucket_id, bucket.partition_id, error or unknown_bucket(bucket)))
+            self.failures.append(bucket_failure(bucket.bucket_id, bucket.partition_id, error or unknown_bucket(bucket)))
         self.cursors = []
 
 
@@ -277,15 +276,15 @@ class LogFetcher:
             problem = error
         if problem is not None or found is None:
             assert problem is not None, "then it is in the log, or out of range"
-            table.failures.append(_failure(bucket.bucket_id, bucket.partition_id, problem))
+            table.failures.append(bucket_failure(bucket.bucket_id, bucket.partition_id, problem))
             return
         table.failures.append(
             FetchedBucket(
                 bucket.bucket_id,
                 bucket.partition_id,
                 high_watermark=log.offset_high_watermark,
-                log_start_offset=_LOG_START_OFFSET_TOLD,
-                remote_log_fetch_info=_remote_fetch_info(found),
+                log_start_offset=LOG_START_OFFSET_TOLD,
+                remote_log_fetch_info=remote_fetch_info(found),
             )
         )
 
@@ -325,7 +324,7 @@ class LogFetcher:
         for entry in wanted.buckets_req:
             partition_id = entry.partition_id if entry.HasField("partition_id") else None
             if refusal is not None:
-                table_fetch.failures.append(_failure(entry.bucket_id, partition_id, refusal))
+                table_fetch.failures.append(bucket_failure(entry.bucket_id, partition_id, refusal))
                 continue
             try:
                 hosted = self._access.bucket(table, table_id, partition_id, entry.bucket_id)
@@ -338,7 +337,7 @@ class LogFetcher:
             except FlussError as error:
                 if isinstance(error, NotOpenError):
                     table_fetch.unopened.append(error.bucket)
-                table_fetch.failures.append(_failure(entry.bucket_id, partition_id, error))
+                table_fetch.failures.append(bucket_failure(entry.bucket_id, partition_id, error))
             else:
                 table_fetch.cursors.append(cursor)
 
@@ -521,14 +520,10 @@ class LogFetcher:
     # Answer
 
     def _answer(self, fetch: _Fetch) -> Answer | FetchLogResponse:
-        response = FetchLogResponse([_table_answer(table) for table in fetch.tables])
+        response = FetchLogResponse([table_answer(each.table_id, each.failures, each.cursors) for each in fetch.tables])
         if not fetch.byte_count:
             return response
         return Answer(response, partial(self._memory.give_back, fetch.byte_count, fetch.owner))
-
-
-def _failure(bucket_id: int, partition_id: int | None, error: FlussError) -> FetchedBucket:
-    return FetchedBucket(bucket_id, partition_id, error_code=error.error_code, error_message=error.public_message)
 
 
 def _decode_all(tables: Sequence[_TableFetch]) -> list[Selection | FlussError | None]:
@@ -553,25 +548,6 @@ def _cursor(hosted: HostedBucket, offset: int, bytes_max: int, selection: Select
 def _is_remote(hosted: HostedBucket, offset: int, is_remote_first: bool) -> bool:
     """Whether a client is sent to remote storage for an offset."""
     return hosted.is_remote(offset) and (is_remote_first or offset < hosted.log().offset_start)
-
-
-def _remote_fetch_info(found: RemoteRange) -> pb.PbRemoteLogFetchInfo:
-    segments = [
-        pb.PbRemoteLogSegment(
-            remote_log_segment_id=segment.segment_id,
-            remote_log_start_offset=segment.start_offset,
-            remote_log_end_offset=segment.end_offset,
-            segment_size_in_bytes=segment.size_bytes,
-            max_timestamp=segment.timestamp_ms_max,
-        )
-        for segment in found.segments
-    ]
-    return pb.PbRemoteLogFetchInfo(
-        remote_log_tablet_dir=found.directory,
-        partition_name=found.partition_name,
-        remote_log_segments=segments,
-        first_start_pos=found.first_position,
-    )
 
 
 def _out_of_range(hosted: HostedBucket, log: LogTablet, offset: int) -> FlussError:
@@ -622,52 +598,3 @@ def _read_all(reads: Sequence[_Read], limits: FetchLimits) -> None:
             ):
                 # It has left the disk since the fetch came in. The client asks again, and is told where it is now.
                 cursor.outcome = BucketData(has_more=True)
-
-
-def _table_answer(table: _TableFetch) -> FetchedTable:
-    answers = table.failures
-    idle_answers: list[bytes] = []
-    for cursor in table.cursors:
-        if cursor.outcome is None and cursor.skipped_to is None:
-            log = cursor.hosted.tablet
-            if log is not None:
-                idle_answers.append(_idle_answer(cursor.hosted, log.offset_high_watermark))
-                continue
-        answers.append(_bucket_answer(cursor))
-    return FetchedTable(table.table_id, answers, b"".join(idle_answers))
-
-
-def _idle_answer(hosted: HostedBucket, high_watermark: int) -> bytes:
-    """Return, encoded, what a fetch is told that finds nothing. The bucket keeps it until its high watermark moves."""
-    if hosted.idle_high_watermark != high_watermark:
-        hosted.idle_high_watermark = high_watermark
-        hosted.idle_answer = encode_fetched_bucket(
-            FetchedBucket(
-                hosted.bucket.bucket_id,
-                hosted.bucket.partition_id,
-                high_watermark=high_watermark,
-                log_start_offset=_LOG_START_OFFSET_TOLD,
-                records=b"",
-            )
-        )
-    return hosted.idle_answer
-
-
-def _bucket_answer(cursor: BucketCursor) -> FetchedBucket:
-    bucket, outcome = cursor.hosted.bucket, cursor.outcome
-    if outcome is None and cursor.hosted.tablet is None:
-        outcome = unknown_bucket(bucket)
-    if isinstance(outcome, FlussError):
-        return _failure(bucket.bucket_id, bucket.partition_id, outcome)
-    data = outcome or NOTHING
-    skipped_to = data.filtered_end_offset
-    if skipped_to is None and not data.byte_count:
-        skipped_to = cursor.skipped_to
-    return FetchedBucket(
-        bucket.bucket_id,
-        bucket.partition_id,
-        high_watermark=cursor.high_watermark,
-        log_start_offset=_LOG_START_OFFSET_TOLD,
-        records=data.records,
-        filtered_end_offset=skipped_to,
-    )

@@ -1,6 +1,6 @@
 """Scrubbing: sealed segments and SST files are read again, all of them in turns, so that damage is found early.
 
-A disk loses bits in files that nobody reads for months. A reader that meets the damage is too late: by then the backup
+A disk loses bits in files that are not read for months. A reader that meets the damage is too late: by then the backup
 that still had the file may be gone. So a thread reads everything once per interval, at a rate that work does not
 notice, and checks:
 
@@ -110,7 +110,7 @@ class Tablet:
 
 @dataclass(slots=True)
 class ScrubCounts:
-    """What has been done since the start of the server. Read by anyone, written by the scrubber."""
+    """What has been done since the start of the server. Written by the scrubber only."""
 
     files_checked: int = 0
     # Files whose format cannot be checked: written by an older version.

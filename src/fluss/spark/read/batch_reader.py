@@ -25,7 +25,7 @@ class FlussPartition(InputPartition):
         super().__init__(task)
 
 
-class Answer(InputPartition):
+class PlannerAnswer(InputPartition):
     """What the planner of Spark learns from a reader before its partitions. No task gets it."""
 
     def __init__(self, facts: dict[str, str | int | None]) -> None:
@@ -53,7 +53,7 @@ class FlussBatchReader(DataSourceReader):
         self._read = SplitRead(options, schema, plan.view, plan.table_id, tuple(names or schema.names), plan.lake)
         self._partitions: list[InputPartition] = [FlussPartition(task) for task in plan.tasks]
         if snapshot is not None:
-            self._partitions.insert(0, Answer({SNAPSHOT: plan.snapshot.to_text(), ROW_COUNT: plan.row_count}))
+            self._partitions.insert(0, PlannerAnswer({SNAPSHOT: plan.snapshot.to_text(), ROW_COUNT: plan.row_count}))
 
     def __getstate__(self) -> dict[str, Any]:
         # This is sent to every task; its splits come in its partition.

@@ -361,12 +361,21 @@ def test_a_table_is_checked_as_a_whole_and_a_stream_batch_by_batch(server: Write
     assert server.ids() == [1]
 
 
-@pytest.mark.parametrize("value", [1, "text", [1, 2], {"id": 1}, None])
-def test_what_is_no_arrow_data_is_refused(server: WriteServer, value: Any) -> None:
+@pytest.mark.parametrize(
+    ("value", "way_out"),
+    [
+        (1, "got int"),
+        ("text", "got str"),
+        ([1, 2], "append_many"),
+        ({"id": 1}, "pyarrow.table"),
+        (None, "got NoneType"),
+    ],
+)
+def test_what_is_no_arrow_data_is_refused(server: WriteServer, value: Any, way_out: str) -> None:
     server.add_table()
     with client_of(server) as client:
         writer = client.writer()
-        with pytest.raises(TypeError, match="expected a pyarrow Table"):
+        with pytest.raises(TypeError, match=f"expected a pyarrow Table.*{way_out}"):
             writer.write_arrow(value)
         with pytest.raises(FlussError, match="Failed to convert RecordBatch"):
             writer.write_arrow_batch(value)

@@ -1,6 +1,6 @@
 """The metadata as a file of its own: copied for a backup, and made ready for the server that is restored from it.
 
-Ids go on behind a gap. What the lost server gave out after its last backup is known to clients and to nobody else: a
+Ids go on behind a gap. What the lost server gave out after its last backup is known to clients only: a
 table that is created next must not have the id of one that was lost, nor a writer the id of a writer that still sends.
 """
 

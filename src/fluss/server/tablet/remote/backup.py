@@ -453,7 +453,7 @@ class Backup:
 
     def _kept_since_ms(self) -> int:
         """Return when the oldest point was begun that is kept; 0 if an earlier run has made it."""
-        # Whoever asks has something to remove.
+        # The caller has something to remove.
         self._remote.gate.mark()
         return self._kept.oldest_ms
 

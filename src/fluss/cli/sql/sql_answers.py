@@ -1,0 +1,50 @@
+"""The answer of a statement of SQL: printed, or written to a file."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from fluss.cli.kernel.session import Session
+from fluss.cli.rows.row_files import format_of
+from fluss.cli.rows.row_writing import row_writer
+from fluss.cli.sql.sql_engine import SqlAnswer, duckdb_errors, python_rows
+
+
+def show(session: Session, answer: SqlAnswer, output: str | None) -> int | None:
+    """Print an answer, or write it to a file; return how many rows it has, None if it is not made of rows."""
+    if answer.reader is None:
+        if answer.sentence:
+            session.out.done(answer.sentence, done=answer.sentence)
+        return None
+    # DuckDB begins nothing else as long as an answer is open.
+    with answer.reader as reader:
+        if output is not None:
+            return _write(session, reader, output)
+        names = _unique(reader.schema.names)
+        with duckdb_errors():
+            rows = (row for batch in reader for row in python_rows(batch))
+            if names == ["explain_key", "explain_value"] and session.out.format == "table":
+                # A plan is a drawing of many lines.
+                session.out.raw_lines(f"{plan}\n" for _, plan in rows)
+                return None
+            return session.out.rows(names, rows, empty="no rows")
+
+
+def _write(session: Session, reader: pa.RecordBatchReader, output: str) -> int:
+    count = 0
+    with duckdb_errors(), row_writer(output, format_of(output), reader.schema, {}) as write:
+        for batch in reader:
+            write(batch)
+            count += batch.num_rows
+    session.out.done(f"Wrote {count:,} rows to {output}.", file=output, rows=count)
+    return count
+
+
+def _unique(names: list[str]) -> list[str]:
+    """Return names of which none is there twice: a query may have two columns of one name, an object may not."""
+    seen: dict[str, int] = {}
+    unique = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        unique.append(name if seen[name] == 1 else f"{name}:{seen[name] - 1}")
+    return unique
