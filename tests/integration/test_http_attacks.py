@@ -19,7 +19,7 @@ from fluss.server.tablet.manager import TabletManager
 from fluss.testing.certificates import ThrowawayCa
 from fluss.testing.waiting import eventually_async
 from fluss.web import application, site
-from fluss.web.http_connections import _CLOSING_S, _HEADERS_S, _UNREAD_S, HttpConnections
+from fluss.web.http_connections import _CLOSING_S, _HEADERS_S, _UNREAD_S, HttpConnection, HttpConnections
 from tests.integration.test_http import USERS, basic, browser, connect, create_tables, get, log_in, options, secured
 
 _LOGIN = "POST /api/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
@@ -122,7 +122,7 @@ async def test_slow_clients_are_ended() -> None:
     now_s = 100.0
     connections = HttpConnections(asyncio.Protocol, Admission(3), BurstLog(logging.getLogger(__name__)), lambda: now_s)
 
-    def new() -> tuple[object, _Transport]:
+    def new() -> tuple[HttpConnection, _Transport]:
         connection, transport = connections.new_admitted(), _Transport()
         connections.admit("192.0.2.1")
         connection.connection_made(transport)
