@@ -14,11 +14,12 @@ import pytest
 from fluss.net.admission import Admission
 from fluss.net.burst_log import BurstLog
 from fluss.net.login_throttle import _ADDRESS_GUESSES
+from fluss.server import operator_view
 from fluss.server.process import FlussServer
 from fluss.server.tablet.manager import TabletManager
 from fluss.testing.certificates import ThrowawayCa
 from fluss.testing.waiting import eventually_async
-from fluss.web import application, site
+from fluss.web import application
 from fluss.web.http_connections import _CLOSING_S, _HEADERS_S, _UNREAD_S, HttpConnection, HttpConnections
 from tests.integration.test_http import USERS, basic, browser, connect, create_tables, get, log_in, options, secured
 
@@ -80,7 +81,7 @@ async def test_odd_requests_are_refused_in_few_words(tmp_path: Path, caplog: pyt
 
 
 async def test_there_are_only_so_many_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site, "http_connections_possible", lambda: 4)
+    monkeypatch.setattr(operator_view, "http_connections_possible", lambda: 4)
     async with FlussServer(options(tmp_path)) as server:
         port = int(server.http_url.rpartition(":")[2])
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]

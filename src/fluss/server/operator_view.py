@@ -32,6 +32,7 @@ from fluss.schema.acl import AclResource
 from fluss.schema.table import TablePath
 from fluss.server.authorizer import CLUSTER, Operation
 from fluss.server.coordinator.coordinator import Coordinator
+from fluss.server.descriptors import http_connections_possible
 from fluss.server.options.server_options import ServerOptions
 from fluss.server.rpc.coordinator_service import CoordinatorService
 from fluss.server.rpc.tablet_service import TabletService
@@ -159,6 +160,11 @@ class OperatorView:
         self._inventory: Inventory | None = None
         self._counted_at_s = 0.0
         self._last_health: tuple[float, HealthReport] | None = None
+
+    @property
+    def http_connection_count_max(self) -> int:
+        """How many connections of HTTP there are descriptors for."""
+        return http_connections_possible()
 
     # Who may look
 

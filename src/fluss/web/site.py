@@ -17,13 +17,12 @@ from fluss.net.burst_log import BurstLog
 from fluss.net.listener import bind_problem
 from fluss.net.tls import ServerCertificate
 from fluss.net.tls_acceptor import TlsAcceptor
-from fluss.server.descriptors import http_connections_possible
-from fluss.server.listeners import HTTP_LISTENER_NAME
 from fluss.server.operator_view import OperatorView
 from fluss.server.options.http_options import HttpAddress
 from fluss.web.application import Application
 from fluss.web.http_connections import HttpConnections
 
+_NAME: Final = "http"
 _BACKLOG: Final = 64
 # How long answers that are under way may take when the server stops; live tails are ended at once.
 _GRACE_S: Final = 2.0
@@ -96,7 +95,7 @@ class HttpSite:
         )
         await runner.setup()
         assert runner.server is not None, "the runner is set up"
-        connections = HttpConnections(runner.server, Admission(http_connections_possible()), bursts)
+        connections = HttpConnections(runner.server, Admission(self._view.http_connection_count_max), bursts)
         try:
             server = await self._listen(connections, bursts)
             connections.start()
@@ -115,7 +114,7 @@ class HttpSite:
             if certificate is None:
                 return await asyncio.get_running_loop().create_server(connections.new, host, port, backlog=_BACKLOG)
             acceptor = TlsAcceptor(
-                HTTP_LISTENER_NAME,
+                _NAME,
                 # The files may have been renewed since the start.
                 context=lambda: certificate.context,
                 new_connection=connections.new_admitted,
