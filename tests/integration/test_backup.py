@@ -22,6 +22,7 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.server.__main__ import main
 from fluss.server.coordinator.metadata.metadata_backup import remote_logs, table_count
 from fluss.server.tablet.remote import backup, restoration
+from fluss.storage.backup.ownership import Claim, check_claim
 from fluss.storage.backup.points import POINTS, get_chains, newest_point
 from fluss.storage.backup.restored_log import make_log
 from fluss.storage.remote.objects import DirectoryObjects
@@ -215,6 +216,11 @@ def test_a_place_of_another_server_and_data_of_its_own_are_refused(
         embedded.start({**QUICK, "backup.restore-from": str(remote)}, data_dir=data_dir)
     with pytest.raises(FlussError, match="there is no backup in"):
         embedded.start({**QUICK, "backup.restore-from": str(tmp_path / "nothing")}, data_dir=tmp_path / "other")
+    foreign = tmp_path / "foreign"
+    (foreign / "log" / "fluss" / "orders-0" / "0" / "metadata").mkdir(parents=True)
+    with pytest.raises(FlussError, match="has logs of another server or cluster"):
+        embedded.start({**QUICK, "remote.data.dir": str(foreign)}, data_dir=tmp_path / "other")
+    assert sorted(path.name for path in foreign.rglob("*")) == ["0", "fluss", "log", "metadata", "orders-0"]
     with pytest.raises(FlussError, match="leave one of them out"):
         embedded.start(
             {"backup.restore-from": str(remote), "remote.data.dir": str(tmp_path)}, data_dir=tmp_path / "other"
@@ -308,12 +314,62 @@ def test_a_backup_is_verified_without_restoring_it(
     assert "missing" in damaged(metadata, None)
     assert "checksum" in damaged(metadata, metadata.read_bytes()[:-1] + b"!")
     assert "manifest" in damaged(manifest, b"{")
+    last_id = json.loads(manifest.read_text())["remote_log_segments"][-1]["segment_id"]
+    [writers] = (remote / entry.directory / last_id).glob("*.writer_snapshot")
+    assert "writer" in damaged(writers, b"")
     for chain in shipped(remote).values():
         tail = remote / chain.pieces[0].path  # type: ignore[attr-defined]
         assert "checksum" in damaged(tail, b"!" + tail.read_bytes()[1:])
     assert main(["--verify-backup", str(remote)]) == 0
     assert main(["--verify-backup", str(tmp_path / "nothing")]) == 1
     assert "there is no backup in" in capsys.readouterr().err
+
+
+def test_a_damaged_backup_is_not_restored_and_leaves_the_server_alone_that_makes_it(
+    data_dir: Path, remote: Path, new_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"remote.data.dir": str(remote)}
+    with serving(data_dir, options) as (_, connection):
+        create(connection)
+        eventually(lambda: table_count_in_backup(remote) == 1)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 3)
+    point = newest_point(store_at(remote))
+    assert point is not None
+    for path, text in ((point.metadata.path, "its checksum is wrong"), (point.path, "to use the backup before it")):
+        before = (remote / path).read_bytes()
+        (remote / path).write_bytes(b"{" * len(before))
+        with pytest.raises(FlussError, match=text):
+            embedded.start({**QUICK, "backup.restore-from": str(remote)}, data_dir=new_dir)
+        if path != point.path:
+            (remote / path).write_bytes(before)
+    assert main(["--verify-backup", str(remote)]) == 1
+    output = capsys.readouterr()
+    assert output.out.startswith("NOT COMPLETE: ")
+    assert "move this object away" in output.err
+    (remote / point.path).write_bytes(before)
+    with serving(data_dir, options) as (_, connection):
+        append(connection.get_table(EVENTS).new_append().create_writer(), 3, 1)
+        assert ids(connection) == [0, 1, 2, 3], "nobody has taken the directory over"
+
+
+def test_a_server_starts_though_its_store_says_nothing(
+    data_dir: Path, remote: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"remote.data.dir": str(remote)}
+    with serving(data_dir, options) as (_, connection):
+        create(connection)
+    is_back = threading.Event()
+
+    def look_slowly(store: RemoteStore, own: Claim) -> None:
+        is_back.wait(120)
+        check_claim(store, own)
+
+    monkeypatch.setattr(backup, "check_claim", look_slowly)
+    monkeypatch.setattr(backup, "_FIRST_LOOK_TIMEOUT_S", 0.01)
+    with serving(data_dir, options) as (_, connection):
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 3)
+        is_back.set()
+        eventually(lambda: end_in_backup(remote) == 3, "the backup going on")
 
 
 def test_a_log_that_cannot_be_restored_is_told_and_comes_when_it_can(
