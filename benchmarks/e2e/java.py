@@ -130,6 +130,8 @@ def compare(turns: int, warm_up_turns: int, names: Collection[str] | None = None
         JavaCluster(
             Path(directory), _JAVA_OPTIONS, tablet_servers=1, heap_mb=2048, jvm_options=_JVM_OPTIONS
         ) as cluster,
+        # Clients create their tables themselves, and one that the coordinator misses would be waited for in vain.
+        cluster.noticing_tables_of_others(),
     ):
         all_servers = {
             OUR_SERVER: ours.bootstrap_servers,
