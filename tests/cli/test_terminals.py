@@ -59,3 +59,22 @@ def test_profiles_users_and_completion_at_a_terminal(fluss: FlussCommand, typed)
     shown = hashed.wait().ok().out
     assert "$" in shown.splitlines()[-1], shown
     assert "a long password" not in shown
+
+
+def test_a_terminal_is_not_moved_by_what_is_in_files_and_rows(fluss: FlussCommand, fluss_database: str) -> None:
+    table = f"{fluss_database}.t"
+    hostile = "\x1b[31mred\x07\x9b5m\u202eabc"
+    fluss("table", "create", table, "-c", "id INT", "-c", "text STRING", "--comment", hostile)
+    (fluss.home / "rows.csv").write_text(f"id,text\n1,{hostile}\n", encoding="utf-8")
+    (fluss.home / "bad.csv").write_text(f"id,text\n{hostile},x\n", encoding="utf-8")
+    fluss("load", "rows.csv", table)
+    refused = fluss.run("load", "bad.csv", table, terminal=True, environment={"NO_COLOR": "1"})
+    assert (refused.code, "bad.csv, line 2" in refused.out) == (6, True), refused.out
+    shown = [refused.out] + [
+        fluss(*words, terminal=True, environment={"NO_COLOR": "1"}).out
+        for words in (("head", table), ("tail", table), ("table", "show", table))
+    ]
+    for text in shown:
+        assert "abc" in text
+        # Progress bars move the cursor; colours, sounds and directions are the file's.
+        assert [sign for sign in ("\x1b[31m", "\x07", "\x9b", "\u202e") if sign in text] == []

@@ -183,7 +183,7 @@ def _tell(message: str, session: Session, error: BaseException) -> None:
         import traceback
 
         traceback.print_exception(error, file=sys.stderr)
-    click.echo(f"{click.style('Error', fg='red') if _has_colours() else 'Error'}: {message}", err=True)
+    _write_error(message)
 
 
 def _tell_usage(error: click.UsageError) -> None:
@@ -191,7 +191,14 @@ def _tell_usage(error: click.UsageError) -> None:
     message = f"{message[:1].lower()}{message[1:].rstrip('.')}" if message[:2].istitle() else message.rstrip(".")
     if error.ctx is not None and "--help" not in message and not message.endswith("?"):
         message += f"; `{error.ctx.command_path} --help` shows what can be given"
-    click.echo(f"{click.style('Error', fg='red') if _has_colours() else 'Error'}: {message}", err=True)
+    _write_error(message)
+
+
+def _write_error(message: str) -> None:
+    from fluss.cli.kernel.values import shown_lines
+
+    head = click.style("Error", fg="red") if _has_colours() else "Error"
+    click.echo(f"{head}: {shown_lines(message)}", err=True)
 
 
 def _has_colours() -> bool:
