@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.cli.runner import FlussCommand, Result
@@ -78,3 +81,13 @@ def test_a_terminal_is_not_moved_by_what_is_in_files_and_rows(fluss: FlussComman
         assert "abc" in text
         # Progress bars move the cursor; colours, sounds and directions are the file's.
         assert [sign for sign in ("\x1b[31m", "\x07", "\x9b", "\u202e") if sign in text] == []
+
+
+def test_the_program_ends_with_all_that_it_has_to_say() -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "fluss", *words], capture_output=True, text=True, check=False)
+
+    helped, refused = run("load", "--help"), run("table", "lss")
+    assert (helped.returncode, helped.stdout.endswith("--file-format csv\n"), helped.stderr) == (0, True, "")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.endswith("did you mean `fluss table ls`?\n")
