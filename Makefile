@@ -100,9 +100,9 @@ interop-java: $(STAMP) ## A cluster of Apache Fluss 0.9.1, three servers: our cl
 	@$(PY) -m pytest tests/java -m "slow or not slow" --durations=10
 	@$(PY) -m pytest tests/integration --java-cluster -m "slow or not slow" --durations=10
 
-crash: $(STAMP) ## Kill a server 1,000 times while it is written to (CYCLES=n for fewer), and lose 50 with their disks (DISASTERS=n)
+crash: $(STAMP) ## Kill a server 1,000 times while it is written to (CYCLES=n for fewer, REMOTE=1), and lose 50 with their disks (DISASTERS=n)
 	@$(PY) -m tests.chaos --kills $(or $(CYCLES),1000) --disk plain --no-proxy \
-		--faults kill,kill-in-recovery,kill-while-paused,store-damage
+		--faults kill,kill-in-recovery,kill-while-paused,store-damage,remote-away $(if $(REMOTE),--remote)
 	@$(PY) -m tests.chaos.disaster --rounds $(or $(DISASTERS),50)
 
 chaos: $(STAMP) ## Kills, power loss, full disks, clock jumps, a bad network; history checked (MINUTES=5 KILLS=n SEED=n)

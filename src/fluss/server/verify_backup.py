@@ -2,7 +2,8 @@
 
 Everything that the newest point names is looked at: sizes and checksums of metadata, indexes and tails, the metadata as
 SQLite checks them, manifests of remote logs, descriptions of snapshots of rows by key, and the sizes of all segments
-and files that they name. What is in those is not read: only their sizes are compared.
+and files that they name. What is in those is not read: only their sizes are compared; but for the last state of writers
+of each log.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,6 +29,7 @@ from fluss.storage.kv.snapshots.remote_snapshot import load_snapshot
 from fluss.storage.log.file_names import LogFileKind
 from fluss.storage.log.remote_log import get_manifest
 from fluss.storage.log.remote_manifest import RemoteSegment, remote_file_path
+from fluss.storage.log.writer_state import decode_writer_snapshot
 from fluss.storage.remote.file_systems import FileSystemOptions, check_location, open_objects
 from fluss.storage.remote.store import RemoteStore, RemoteTraffic
 from fluss.storage.vfs import OsFiles
@@ -62,7 +65,12 @@ def main(location: str, options: FileSystemOptions) -> int:
     """Verify the newest backup in a place, say on standard output what came out, and return the exit code."""
     location = check_location(location)
     store = RemoteStore(open_objects(location, options, OsFiles()), RemoteTraffic())
-    found = verify(store, progress=lambda text: print(text, file=sys.stderr, flush=True))
+    try:
+        found = verify(store, progress=lambda text: print(text, file=sys.stderr, flush=True))
+    except FlussError:
+        # Without a point there is nothing to look at; what is wrong with it is said on standard error.
+        print(f"NOT COMPLETE: there is no backup in {location} that can be read", flush=True)
+        raise
     for problem in found.problems[:_TOLD_MAX]:
         print(problem, file=sys.stderr)
     if len(found.problems) > _TOLD_MAX:
@@ -141,6 +149,8 @@ class _Verifier:
         self._count(1, 0)
         for segment in manifest.segments:
             self._segment(store, entry, segment)
+        if manifest.segments:
+            self._writers(store, entry, manifest.segments[-1])
         if chain is not None and manifest.segments and chain.start_offset > entry.end_offset:
             self._found.problems.append(
                 f"{format_bucket(entry.bucket)} has no records from {entry.end_offset} to {chain.start_offset}"
@@ -164,6 +174,16 @@ class _Verifier:
         for kind in _SEGMENT_FILES:
             offset = segment.end_offset if kind is LogFileKind.WRITER_SNAPSHOT else segment.start_offset
             self._check_size(store, f"{entry.directory}/{remote_file_path(segment.segment_id, offset, kind)}", None)
+
+    def _writers(self, store: RemoteStore, entry: RemoteLogEntry, last: RemoteSegment) -> None:
+        """Read what a restored log knows of its writers: it is small, and batches would be taken twice without it."""
+        name = remote_file_path(last.segment_id, last.end_offset, LogFileKind.WRITER_SNAPSHOT)
+        # One that is missing was told with the other files.
+        with suppress(FileNotFoundError):
+            try:
+                decode_writer_snapshot(bytes(store.get(f"{entry.directory}/{name}")))
+            except FlussError as error:
+                self._found.problems.append(f"{store.location}/{entry.directory}/{name}: {error.message}")
 
     def _check_size(self, store: RemoteStore, path: str, expected: int | None) -> None:
         try:

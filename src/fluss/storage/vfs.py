@@ -221,7 +221,7 @@ class OsFiles:
                 with suppress(OSError):
                     os.unlink(temporary)
                 raise
-            self.forget(path)
+            self._forget_file(path)
 
     def make_directory(self, path: Path, *, durably: bool = True) -> None:
         for attempt in range(_MAKE_ATTEMPTS):
@@ -252,7 +252,7 @@ class OsFiles:
     def remove(self, path: Path) -> None:
         with suppress(FileNotFoundError):
             os.unlink(path)
-        self.forget(path)
+        self._forget_file(path)
 
     def remove_tree(self, path: Path) -> None:
         with suppress(FileNotFoundError):
@@ -266,6 +266,14 @@ class OsFiles:
             self._forget_count += 1
             for known in [known for known in self._descriptors if known == text or known.startswith(below)]:
                 self._drop(self._descriptors.pop(known))
+
+    def _forget_file(self, path: Path) -> None:
+        """Forget a file, below which there is nothing: that does not take a look at all that are open."""
+        with self._lock:
+            self._forget_count += 1
+            descriptor = self._descriptors.pop(os.fspath(path), None)
+            if descriptor is not None:
+                self._drop(descriptor)
 
     def _open_to_write(self, path: Path, position: int) -> _Lent:
         if position:

@@ -16,6 +16,7 @@ from fluss.spark.read.planner import TablePlan, Task, plan_batch, read_view
 from fluss.spark.read.snapshot import Snapshot
 from fluss.spark.read.split_read import SplitRead, both_filters, table_columns, table_filter, view_filter, view_hint
 from fluss.spark.session.noise import ShortTracebacks
+from fluss.spark.session.task_log import show_task_log
 
 
 class FlussPartition(InputPartition):
@@ -65,6 +66,7 @@ class FlussBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # For a plan without tasks Spark runs one task with nothing in its partition, before 4.2 without a partition.
         if isinstance(partition, FlussPartition):
+            show_task_log(self._read.options.log_level)
             with ShortTracebacks():
                 yield from self._read.read(partition.value)
 

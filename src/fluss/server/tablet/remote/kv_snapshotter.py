@@ -248,6 +248,8 @@ class KvSnapshotter:
             state.value_bytes_max,
             self._snapshots.clock(),
         )
+        # A directory that is not mounted any more takes objects, too.
+        await self._snapshots.in_thread(self._logs.gate.check_owner)
         if not await self._registry.add(entry) or group.is_dropped:
             # Its directory is going to be removed.
             raise RemoteStoppedError
