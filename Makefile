@@ -79,6 +79,8 @@ interop: $(STAMP) ## The official clients pyfluss 0.1.0 and 1.0.0 against this s
 
 test-page: $(STAMP) ## Test the page in a real browser (chromium) and its accessibility (SCREENSHOTS=dir keeps pictures)
 	@$(PY) -c 'import playwright' 2> /dev/null || $(PY) -m pip install --quiet --disable-pip-version-check playwright
+	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
+		&& apt-get update -qq && apt-get install -qq -y chromium > /dev/null; } || echo "there is no chromium, and no right to install it"
 	@command -v npm > /dev/null && { test -d .axe || npm install --silent --no-audit --prefix .axe axe-core; } || echo "without npm accessibility is not checked"
 	@$(if $(SCREENSHOTS),FLUSS_SCREENSHOTS=$(SCREENSHOTS)) $(PY) -m pytest -q -m "slow or not slow" tests/page tests/integration/test_http.py
 
@@ -92,15 +94,15 @@ test-remote: $(STAMP) ## Remote storage against a server that speaks S3, with fa
 		tests/unit/server/tablet/test_kv_snapshotter.py tests/integration/test_kv_snapshots.py \
 		tests/integration/test_remote_log.py tests/integration/test_object_stores.py tests/interop/test_remote_log.py \
 		tests/interop/test_remote_s3.py tests/integration/test_backup.py tests/integration/test_backup_stores.py \
-		tests/chaos/test_disaster.py
+		tests/unit/tiering/test_lake_in_object_store.py tests/chaos/test_disaster.py
 
 interop-java: $(STAMP) ## A cluster of Apache Fluss 0.9.1, three servers: our client, the Java client, crashes (Java 17 and Maven)
 	@$(PY) -m pytest tests/java -m "slow or not slow" --durations=10
 	@$(PY) -m pytest tests/integration --java-cluster -m "slow or not slow" --durations=10
 
-crash: $(STAMP) ## Kill a server 1,000 times while it is written to (CYCLES=n for fewer), and lose 50 with their disks (DISASTERS=n)
+crash: $(STAMP) ## Kill a server 1,000 times while it is written to (CYCLES=n for fewer, REMOTE=1), and lose 50 with their disks (DISASTERS=n)
 	@$(PY) -m tests.chaos --kills $(or $(CYCLES),1000) --disk plain --no-proxy \
-		--faults kill,kill-in-recovery,kill-while-paused,store-damage
+		--faults kill,kill-in-recovery,kill-while-paused,store-damage,remote-away $(if $(REMOTE),--remote)
 	@$(PY) -m tests.chaos.disaster --rounds $(or $(DISASTERS),50)
 
 chaos: $(STAMP) ## Kills, power loss, full disks, clock jumps, a bad network; history checked (MINUTES=5 KILLS=n SEED=n)

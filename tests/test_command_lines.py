@@ -28,7 +28,7 @@ def command_lines(program: str) -> list[tuple[str, str]]:
     """Return what stands in the documents behind this program, in blocks for the shell and between backticks."""
     found = []
     for page, text in TEXTS.items():
-        blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ")
+        blocks = "\n".join(re.findall(r"```(?:sh|bash|console)\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ")
         inline = [part.replace("\n", " ") for part in re.findall(r"(?<!`)`([^`]+)`(?!`)", text)]
         lines = [line for line in [*blocks.splitlines(), *inline] if line.startswith(f"{program} ")]
         found += [(page, line.split("  #")[0].strip()) for line in lines]

@@ -1,11 +1,12 @@
 """The pages about the inside of the program follow it: files they name exist, packages are on the map, counts hold.
 
-A journey is a numbered list; its heading says how many files it passes, so that a longer way is noticed. Four of them
-are taken, with a server in the same process, and every file of the list must be called on the way.
+A journey is a numbered list; its heading says how many files it passes, so that a longer way is noticed. All without
+Spark are taken, with a server in the same process, and every file of the list must be called on the way.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -40,6 +41,22 @@ def test_every_package_is_on_the_map() -> None:
     assert shown <= packages, f"on the map, but gone: {sorted(shown - packages)}"
 
 
+def test_every_thread_is_on_its_page() -> None:
+    page = (INTERNALS / "threads.md").read_text(encoding="utf-8")
+    sources = [path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py")]
+    started = {
+        str(name.value)
+        for source in sources
+        if "Thread" in source and '"fluss-' in source
+        for call in ast.walk(ast.parse(source))
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(("Thread", "ThreadPoolExecutor"))
+        for name in (*call.args, *(keyword.value for keyword in call.keywords))
+        if isinstance(name, ast.Constant) and str(name.value).startswith("fluss-")
+    }
+    assert started
+    assert sorted(name for name in started if f"`{name}`" not in page) == []
+
+
 def test_every_package_has_its_layers() -> None:
     packages = {path.parent.relative_to(SOURCES.parent) for path in SOURCES.rglob("__init__.py")}
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
@@ -66,7 +83,24 @@ def test_a_journey_has_as_many_files_as_its_heading_says(heading: re.Match[str])
 
 @pytest.mark.parametrize(
     ("title", "journey"),
-    [("An append", "append"), ("A fetch", "fetch"), ("An upsert", "upsert"), ("A lookup", "lookup")],
+    [
+        ("An append", "append"),
+        ("A fetch", "fetch"),
+        ("An upsert", "upsert"),
+        ("A lookup", "lookup"),
+        *(
+            pytest.param(*journey, marks=pytest.mark.slow)
+            for journey in (
+                ("A poll of a consumer", "consumer"),
+                ("A segment that leaves", "remote"),
+                ("A backup", "backup"),
+                ("A round of tiering", "tiering"),
+                ("A read of a table and its lake", "union"),
+                ("A command", "command"),
+                ("A look at the page", "page"),
+            )
+        ),
+    ],
 )
 def test_every_step_of_a_journey_takes_part_in_it(title: str, journey: str) -> None:
     heading = next(heading for heading in _HEADING.finditer(JOURNEYS) if heading["title"].startswith(title))

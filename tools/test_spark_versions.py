@@ -35,6 +35,8 @@ TESTS: Final = (
     "tests/spark/test_types.py",
     "tests/spark/test_writes.py",
 )
+# What only these environments can run, since they have what Spark Connect needs; marked as slow.
+LONG_TESTS: Final = ("tests/spark/test_connect.py",)
 # Sockets that PySpark itself leaves open are no findings.
 WARNINGS: Final = ("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -76,7 +78,12 @@ def main() -> int:
     parser.add_argument("--tests", nargs="+", help="these tests instead")
     options = parser.parse_args()
     tests = options.tests or (["tests/spark", "tests/unit/spark"] if options.all else list(TESTS))
-    failed = [version for version in options.versions if not run(version, tests, has_all=options.all)]
+    # All of them are run, whatever fails before.
+    passed = {version: run(version, tests, has_all=options.all) for version in options.versions}
+    if not options.tests and not options.all:
+        for version in options.versions:
+            passed[version] &= run(version, list(LONG_TESTS), has_all=True)
+    failed = [version for version in options.versions if not passed[version]]
     if failed:
         print(f"failed with Spark {', '.join(failed)}")
     return 1 if failed else 0

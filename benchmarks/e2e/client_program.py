@@ -82,6 +82,20 @@ def keep_best(seconds: dict[str, float], what: str, started: float) -> None:
     seconds[what] = min(seconds.get(what, float("inf")), time.perf_counter() - started)
 
 
+async def first_write(connection: Any, name: str, batch_count: int) -> dict[str, float]:
+    """Append a few Arrow batches, the first that this process writes: what is paid once is paid here."""
+    batches = [order_batch(BATCH_ROWS, number * BATCH_ROWS) for number in range(batch_count)]
+    _, table = await make_table(connection, name, "NONE")
+    seconds: dict[str, float] = {}
+    started = time.perf_counter()
+    writer = table.new_append().create_writer()
+    for batch in batches:
+        writer.write_arrow_batch(batch)
+    await writer.flush()
+    keep_best(seconds, "first 8 MB of a process", started)
+    return seconds
+
+
 async def rows(connection: Any, name: str, row_count: int) -> dict[str, float]:
     """Append dicts one by one."""
     seconds: dict[str, float] = {}
@@ -182,6 +196,8 @@ async def main() -> None:
     connection = await fluss.FlussConnection.create(config)
     if task["task"] == "bulk":
         result = await bulk(connection, task["table"], task["compression"], task["batches"])
+    elif task["task"] == "first_write":
+        result = await first_write(connection, task["table"], task["batches"])
     elif task["task"] == "upserts":
         result = await upserts(connection, task["table"], task["rows"], as_arrow=task["as_arrow"])
     elif task["task"] == "lookups":

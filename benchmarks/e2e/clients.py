@@ -48,7 +48,8 @@ def run_client(python: str, task: dict[str, Any], who: str) -> dict[str, float]:
             raise RuntimeError(f"{who} failed with {done.returncode}:\n{done.stderr}")
         seconds: dict[str, float] = json.loads(done.stdout)
         return seconds
-    raise RuntimeError(f"{who} did not finish within {TIMEOUT_S} s, {ATTEMPTS} times")
+    where = f"{task['task']} at {task.get('bootstrap', 'its server')}"
+    raise RuntimeError(f"{who} did not finish {where} within {TIMEOUT_S} s, {ATTEMPTS} times")
 
 
 def ratio(ours: float, theirs: float, who: str) -> str:

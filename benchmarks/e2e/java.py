@@ -1,7 +1,8 @@
 """Our server and an Apache Fluss server, each with our client and pyfluss, in turns: medians side by side.
 
-Both servers have one replica and leave it to the operating system when rows reach the disk. The Apache Fluss server is
-one coordinator and one tablet server with a heap of 2 GB. It needs a JDK 17 and Maven, as `make interop-java` does.
+Both servers have one replica and leave it to the operating system when rows reach the disk; a second one of ours, which
+syncs before it acknowledges, is there for acknowledgements. The Apache Fluss server is one coordinator and one tablet
+server with a heap of 2 GB. It needs a JDK 17 and Maven, as `make interop-java` does.
 
     make bench SUITES=java                              rows, as of all benchmarks
     python -m benchmarks.e2e.java --page PAGE           the same, and the table of a page in Markdown written anew
@@ -15,7 +16,7 @@ import os
 import platform
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,11 +33,14 @@ from tests.java.cluster import JavaCluster
 Line = tuple[str, float, str, str]
 TURNS: Final = 5
 BATCHES: Final = 64
+# About 8 MB.
+FIRST_BATCHES: Final = 4
 ROWS: Final = 50_000
 ACKNOWLEDGED_ROWS: Final = 1000
 # What takes its time after a start is not what is compared: a JVM needs some seconds of work to be quick.
 WARM_UP_TURNS: Final = 2
 OUR_SERVER, JAVA_SERVER, OURS = "our server", "Apache Fluss 0.9.1", "ours"
+SYNCING_SERVER: Final = "our server with fsync"
 KEYED_TABLE: Final = "looked_up"
 # As people run it: everything compiled with all care.
 _JVM_OPTIONS: Final = ("-XX:+UseG1GC",)
@@ -59,6 +63,7 @@ class Task:
     # Shown is this divided by seconds; without one, milliseconds.
     amount: float | None
     clients: frozenset[str] | None = None
+    servers: frozenset[str] = frozenset({OUR_SERVER, JAVA_SERVER})
     # Clients that cannot do as much in the time.
     arguments_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -72,12 +77,14 @@ def tasks() -> dict[str, Task]:
     few = {"pyfluss 1.0.0": {"alone": 10, "together": 50}}
     return {
         "bulk": Task({"compression": "ZSTD", "batches": BATCHES}, "MB/s", megabytes),
+        "first_write": Task({"batches": FIRST_BATCHES}, "MB/s", megabytes * FIRST_BATCHES / BATCHES),
         "rows": Task({"rows": ROWS}, "k rows/s", ROWS / 1e3),
         "upserts": Task({"rows": ROWS, "as_arrow": False}, "k rows/s", ROWS / 1e3),
         "acknowledgements": Task(
             {"rows": ACKNOWLEDGED_ROWS, "settings": {"writer.batch-timeout-ms": 0}},
             "ms",
             None,
+            servers=frozenset({OUR_SERVER, JAVA_SERVER, SYNCING_SERVER}),
             arguments_of={"pyfluss 1.0.0": {"settings": {"writer.batch-timeout-ms": "0"}}},
         ),
         "lookups": Task(
@@ -113,20 +120,30 @@ def measure() -> Iterator[Line]:
         yield from comparison.lines()
 
 
-def compare(turns: int, warm_up_turns: int) -> Iterator[Comparison]:
-    """Measure everything, one task after the other."""
+def compare(turns: int, warm_up_turns: int, names: Collection[str] | None = None) -> Iterator[Comparison]:
+    """Measure everything, or the tasks of these names, one after the other."""
     pythons = {who: python for who, python in pythons_of_clients().items() if who != "pyfluss 0.1.0"}
     with (
         tempfile.TemporaryDirectory() as directory,
         embedded.start({"durability": "os"}, process=True) as ours,
+        embedded.start({"durability": "fsync"}, process=True) as syncing,
         JavaCluster(
             Path(directory), _JAVA_OPTIONS, tablet_servers=1, heap_mb=2048, jvm_options=_JVM_OPTIONS
         ) as cluster,
+        # Clients create their tables themselves, and one that the coordinator misses would be waited for in vain.
+        cluster.noticing_tables_of_others(),
     ):
-        servers = {OUR_SERVER: ours.bootstrap_servers, JAVA_SERVER: cluster.bootstrap_servers}
-        for addresses in servers.values():
-            _load(addresses)
+        all_servers = {
+            OUR_SERVER: ours.bootstrap_servers,
+            JAVA_SERVER: cluster.bootstrap_servers,
+            SYNCING_SERVER: syncing.bootstrap_servers,
+        }
+        for name in (OUR_SERVER, JAVA_SERVER):
+            _load(all_servers[name])
         for name, task in tasks().items():
+            if names is not None and name not in names:
+                continue
+            servers = {server: addresses for server, addresses in all_servers.items() if server in task.servers}
             clients = {who: python for who, python in pythons.items() if task.clients is None or who in task.clients}
             seconds = _medians(servers, clients, name, task, turns, warm_up_turns)
             for what in next(iter(seconds.values())):
@@ -169,8 +186,8 @@ def _medians(
 # The page
 
 
-def table_of(comparisons: list[Comparison], turns: int) -> str:
-    """Return the figures as a table in Markdown, with the date and the machine."""
+def table_of(comparisons: list[Comparison], turns: int, load: float) -> str:
+    """Return the figures as a table in Markdown, with the date, the machine, and its load before."""
     pairs = list(dict.fromkeys(pair for comparison in comparisons for pair in comparison.seconds))
     heads = [f"{'our client' if client == OURS else client} on {server}" for server, client in pairs]
     rows = [
@@ -184,7 +201,8 @@ def table_of(comparisons: list[Comparison], turns: int) -> str:
     ]
     return "\n".join(
         [
-            f"Measured on {datetime.now(UTC):%d %B %Y}, {_machine()}; medians of {turns} turns.",
+            f"Measured on {datetime.now(UTC):%d %B %Y}, {_machine()}; medians of {turns} turns; "
+            f"load average before they began: {load:.1f}.",
             "",
             f"| | | {' | '.join(heads)} |",
             f"|---|---{'|--:' * len(pairs)}|",
@@ -216,14 +234,16 @@ def write_into(page: Path, table: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.e2e.java", description=__doc__.partition("\n")[0])
     parser.add_argument("--turns", type=int, default=TURNS, help=f"how often each pair has its turn ({TURNS})")
+    parser.add_argument("--tasks", nargs="+", choices=list(tasks()), help="only these (all)")
     parser.add_argument("--page", type=Path, help="the page whose table is written anew")
     options = parser.parse_args()
+    load = os.getloadavg()[0]
     comparisons = []
-    for comparison in compare(options.turns, min(WARM_UP_TURNS, options.turns)):
+    for comparison in compare(options.turns, min(WARM_UP_TURNS, options.turns), options.tasks):
         comparisons.append(comparison)
         for name, value, unit, remark in comparison.lines():
             print(f"{name:<76} {value:>12,.3f} {unit:<9} {remark}", flush=True)
-    table = table_of(comparisons, options.turns)
+    table = table_of(comparisons, options.turns, load)
     print(f"\n{table}")
     if options.page is not None:
         write_into(options.page, table)

@@ -481,7 +481,7 @@ class Config:
             raise FlussError(f"'security.sasl.password' must be set when 'security.protocol' is {protocol}")
 
     def _refuse_without_tls(self) -> None:
-        """Refuse options of TLS where it is not spoken: whoever sets them believes that it is."""
+        """Refuse options of TLS where it is not spoken: a user who sets them believes that it is."""
         for option in _TLS_OPTIONS:
             if option.key in self._values:
                 raise FlussError(

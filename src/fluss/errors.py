@@ -308,7 +308,7 @@ _CLASS_BY_CODE: dict[int, type[FlussError]] = {
 }
 
 
-# Answers of Apache Fluss servers that nobody there has expected: a stack trace, or its first line, with code -1.
+# Answers of Apache Fluss servers that they did not expect to give: a stack trace, or its first line, with code -1.
 _TRACE_LINE = re.compile(r"^\s+at [\w.$/<>]+\(.*\)$", re.MULTILINE)
 _THROWN = re.compile(r"^(?:Caused by: )?(?P<package>[\w.$]+\.)(?P<name>\w+)(?:: (?P<text>.*))?$", re.MULTILINE)
 _FLUSS_EXCEPTIONS = "org.apache.fluss.exception."

@@ -86,6 +86,10 @@ class JsonObject:
             raise self.error(key, f"must be between {lowest} and {highest}")
         return value
 
+    def integers(self, key: str) -> list[int]:
+        """Return a list of integers, whose ranges are for the reader to check."""
+        return self._take(key, _integers, "a list of integers")
+
     def optional_integer(self, key: str, *, lowest: int, highest: int = INT64_MAX) -> int | None:
         return None if self._values.get(key) is None else self.integer(key, lowest=lowest, highest=highest)
 
@@ -127,6 +131,10 @@ def _string(value: Any) -> str | None:
 
 def _integer(value: Any) -> int | None:
     return value if type(value) is int else None
+
+
+def _integers(value: Any) -> list[int] | None:
+    return value if isinstance(value, list) and all(type(item) is int for item in value) else None
 
 
 def _boolean(value: Any) -> bool | None:

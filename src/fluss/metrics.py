@@ -66,7 +66,7 @@ class _Family:
 
 
 class Metrics:
-    """The metrics of one server by name. Values are read when somebody looks, so that they cost nothing meanwhile.
+    """The metrics of one server by name. Values are read when they are asked for, so that they cost nothing meanwhile.
 
     Names begin with ``fluss_`` and end with their unit; counters end with ``_total``. One name has one kind and one
     meaning, and may have many labels. What has a label per client must be bounded by its owner.
@@ -85,7 +85,7 @@ class Metrics:
         self._family(name, "counter", meaning).counters[tuple(sorted(labels.items()))] = counter
 
     def gauge(self, name: str, meaning: str, read: Callable[[], float], **labels: str) -> None:
-        """Show a value that is read when somebody looks."""
+        """Show a value that is read when it is asked for."""
         pairs = tuple(sorted(labels.items()))
         self._family(name, "gauge", meaning).sources.append(lambda: (Sample(read(), pairs),))
 

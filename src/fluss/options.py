@@ -57,10 +57,14 @@ _BYTES_BY_UNIT: Final = {unit: count for count, units in _BYTES.items() for unit
 
 # What is shown instead of a secret.
 HIDDEN: Final = "***"
-_SECRET_KEY: Final = re.compile(
-    r"passw|passphrase|secret|credential|jaas|token|key|authorization|signature|\bsas\b", re.IGNORECASE
+_SECRET_WORDS: Final = r"passw|pwd|passphrase|secret|credential|jaas|token|key|authorization|signature|\bsas\b|cookie"
+_SECRET_KEY: Final = re.compile(rf"{_SECRET_WORDS}|basic.?auth|connection.?string", re.IGNORECASE)
+# Up to the last @ of the host: passwords may have some, too.
+_ADDRESS_PASSWORD: Final = re.compile(r"(://[^\s/:@]*:)[^\s/]+@")
+# As in the addresses of databases and of signed files, and in connection strings.
+_SECRET_PARAMETER: Final = re.compile(
+    rf"((?:^|[?&;])[^=?&;\s]*(?:{_SECRET_WORDS}|\bsig\b)[^=?&;\s]*=)[^&;\s]+", re.IGNORECASE
 )
-_ADDRESS_PASSWORD: Final = re.compile(r"(://[^\s/:@]*:)[^\s/@]+@")
 _CLOSE_KEY_CHARS_MAX: Final = 100
 # Leading zeros are set apart, so that the digits that count can be counted.
 _INTEGER: Final = re.compile(r"(?P<sign>[+-]?)(?=[0-9])0*+(?P<digits>[0-9]*+)")
@@ -157,13 +161,16 @@ class Option(Generic[T]):
 
 
 def is_secret_key(key: str) -> bool:
-    """Whether a key sounds like one whose value must not be shown, whoever it belongs to; names of files may be."""
+    """Whether a key sounds like one whose value must not be shown, whatever it configures; names of files may be."""
     return _SECRET_KEY.search(key) is not None and not key.endswith(".file")
 
 
 def without_passwords(text: str) -> str:
-    """Return a text without the passwords of the addresses in it, as in ``https://user:password@host``."""
-    return _ADDRESS_PASSWORD.sub(rf"\1{HIDDEN}@", text)
+    """Return a text without the passwords of the addresses in it.
+
+    As in ``https://user:password@host`` and ``jdbc:mysql://host/db?password=...``.
+    """
+    return _SECRET_PARAMETER.sub(rf"\1{HIDDEN}", _ADDRESS_PASSWORD.sub(rf"\1{HIDDEN}@", text))
 
 
 def format_value(value: object) -> str:

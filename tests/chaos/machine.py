@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Final, Self
 
 from fluss.errors import FlussError
+from fluss.server.coordinator.metadata.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.testing.faultnet import FaultProxy, Faults
 from fluss.testing.forked_servers import Conditions, ForkedServer, ServerForks
 from tests.chaos.loop_disk import LoopDisk
+from tests.chaos.remote_objects import RemoteObjects, away
 
 DAY_MS: Final = 24 * 60 * 60 * 1000
 _DAMAGED_BYTES_MAX: Final = 64
+REMOTE: Final = "remote.data.dir"
 # A limit of open files below which everything is taken.
 _NO_DESCRIPTORS: Final = 3
 # Small segments, so that there are many, and checkpoints so often that some are just being written.
@@ -48,6 +51,7 @@ class Fault(StrEnum):
     KILL_IN_RECOVERY = "kill-in-recovery"
     KILL_WHILE_PAUSED = "kill-while-paused"
     STORE_DAMAGE = "store-damage"
+    REMOTE_AWAY = "remote-away"
     POWER = "power"
     POWER_IN_RECOVERY = "power-in-recovery"
     STOP = "stop"
@@ -124,6 +128,8 @@ class Machine:
             possible += [Fault.POWER, Fault.POWER_IN_RECOVERY, Fault.DISK_FULL]
         if self._proxy is not None:
             possible += _NETWORK
+        if self._disk is not Disk.LOSING and REMOTE in self._options:
+            possible.append(Fault.REMOTE_AWAY)
         return sorted(possible)
 
     async def suffer(self, fault: Fault) -> None:
@@ -134,6 +140,7 @@ class Machine:
             Fault.KILL_IN_RECOVERY: self._be_killed_in_recovery,
             Fault.KILL_WHILE_PAUSED: self._be_killed_while_paused,
             Fault.STORE_DAMAGE: self._lose_a_store,
+            Fault.REMOTE_AWAY: self._lose_sight_of_remote,
             Fault.POWER: self._lose_power,
             Fault.POWER_IN_RECOVERY: self._lose_power_in_recovery,
             Fault.STOP: self._stop,
@@ -146,6 +153,12 @@ class Machine:
             Fault.NETWORK_REFUSAL: self._refuse,
         }
         await happen[fault]()
+
+    def remote_objects(self) -> RemoteObjects | None:
+        """Return what remote storage has; None if there is none."""
+        if REMOTE not in self._options:
+            return None
+        return RemoteObjects(self._data_dir / METADATA_FILE, Path(self._options[REMOTE]))
 
     async def stop(self) -> int | None:
         """Stop the server in order and return its exit code."""
@@ -210,6 +223,15 @@ class Machine:
         await asyncio.to_thread(self._kill)
         damage_store(self._data_dir, self._rng)
         await self._restart()
+
+    async def _lose_sight_of_remote(self) -> None:
+        is_killed = self._rng.random() < 0.5
+        with away(Path(self._options[REMOTE])):
+            await asyncio.sleep(self._rng.uniform(0.05, 0.5))
+            if is_killed:
+                # It starts without remote storage, too.
+                await self._be_killed()
+                await asyncio.sleep(self._rng.uniform(0, 0.3))
 
     async def _lose_power(self) -> None:
         await self._turn_off()

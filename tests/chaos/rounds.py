@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import sqlite3
 import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from fluss.errors import FlussError
 from fluss.testing.forked_servers import ServerForks
 from fluss.testing.history_checker import check
+from fluss.testing.waiting import eventually
 from tests.chaos.clients import Clients
 from tests.chaos.loop_disk import LoopDiskUnavailableError
-from tests.chaos.machine import Disk, Fault, Machine
+from tests.chaos.machine import REMOTE, Disk, Fault, Machine
+from tests.chaos.remote_objects import RemoteObjects
 
 # Segments so small, and rounds so often, that a fault is likely to meet a copy.
 _REMOTE: Final = {
@@ -26,6 +31,8 @@ _REMOTE: Final = {
     "backup.interval": "100ms",
     "kv.snapshot.interval": "200ms",
 }
+# Orphans go when no backup needs what they were, and backups are made often here.
+_TIDY_TIMEOUT_S: Final = 120.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,7 @@ def _options(plan: Plan, directory: Path) -> dict[str, str]:
         return dict(plan.options)
     # Files that can be lost are those below the data directory.
     remote = directory / "data" / "remote" if plan.disk is Disk.LOSING else directory / "remote"
-    return {"remote.data.dir": str(remote.absolute()), **_REMOTE, **dict(plan.options)}
+    return {REMOTE: str(remote.absolute()), **_REMOTE, **dict(plan.options)}
 
 
 async def run_round(plan: Plan, directory: Path, forks: ServerForks, artefacts: Path) -> Report:
@@ -93,6 +100,9 @@ async def run_round(plan: Plan, directory: Path, forks: ServerForks, artefacts: 
                     await machine.suffer(fault)
                 await clients.stop()
                 await clients.read_everything()
+                objects = machine.remote_objects()
+                if objects is not None:
+                    report.findings += await asyncio.to_thread(_orphans, objects)
                 code = await machine.stop()
                 if code != 0:
                     report.findings.append(f"the server ended with {code} when asked to stop")
@@ -121,6 +131,22 @@ async def run_round(plan: Plan, directory: Path, forks: ServerForks, artefacts: 
         (report.artefacts / "findings.txt").write_text("\n".join(lines), encoding="utf-8")
     shutil.rmtree(directory, ignore_errors=True)
     return report
+
+
+def _orphans(objects: RemoteObjects) -> list[str]:
+    """Wait until remote storage has what is named and nothing else; return what is wrong if that does not come."""
+
+    def is_in_order() -> bool:
+        # What is looked at changes meanwhile.
+        with suppress(FlussError, OSError, sqlite3.Error):
+            return objects.difference() is None
+        return False
+
+    try:
+        eventually(is_in_order, timeout_s=_TIDY_TIMEOUT_S)
+    except AssertionError:
+        return [objects.difference() or "remote storage is in order, but it took long"]
+    return []
 
 
 def _chosen(plan: Plan, possible: Sequence[Fault]) -> list[Fault]:

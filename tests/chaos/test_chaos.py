@@ -15,8 +15,10 @@ import fluss
 from fluss.errors import FlussError
 from fluss.testing.forked_servers import Conditions, ServerForks
 from fluss.testing.losing_files import LosingFiles
+from fluss.testing.waiting import eventually
+from tests.chaos.clients import Clients
 from tests.chaos.loop_disk import LoopDisk, LoopDiskUnavailableError
-from tests.chaos.machine import DAY_MS, Disk, Fault, damage_store
+from tests.chaos.machine import DAY_MS, Disk, Fault, Machine, damage_store
 from tests.chaos.rounds import Plan, Report, run_round
 
 pytestmark = pytest.mark.timeout(1800)
@@ -214,3 +216,37 @@ def test_damage_of_a_store_leaves_the_log_alone(tmp_path: Path) -> None:
         assert (store.parent / "log").read_bytes() == b"log"
         kept = [path.read_bytes() for path in store.iterdir()] if store.exists() else []
         assert kept != [b"content", b"content"]
+
+
+@pytest.mark.slow
+def test_orphans_and_missing_objects_of_remote_storage_are_found(forks: ServerForks, tmp_path: Path) -> None:
+    machine = Machine(
+        *(tmp_path / "round", forks, random.Random(1)),
+        disk=Disk.PLAIN,
+        has_proxy=False,
+        options={
+            "remote.data.dir": str(tmp_path / "remote"),
+            "log.segment.file-size": "1kb",
+            "remote.log.task-interval-duration": "50ms",
+            "backup.interval": "50ms",
+        },
+    )
+    objects = machine.remote_objects()
+    assert objects is not None
+
+    async def write() -> None:
+        clients = Clients(machine.bootstrap_servers, 1, pause_s=0.001)
+        await clients.create_tables()
+        clients.start()
+        await clients.wait_until_at_work()
+        eventually(lambda: list((tmp_path / "remote").glob("log/*/*/*/*/*.log")))
+        await clients.stop()
+
+    with machine:
+        asyncio.run(write())
+        eventually(lambda: objects.difference() is None)
+        asyncio.run(machine.stop())
+    (segment, *_) = (tmp_path / "remote").glob("log/*/*/*/*/*.log")
+    segment.rename(segment.with_name("other"))
+    assert segment.name in (objects.difference() or "").partition("missing there")[2]
+    assert "other" in (objects.difference() or "").partition("missing there")[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +21,11 @@ from fluss import blocking, embedded
 from fluss.errors import ErrorCode, FlussError
 from fluss.server.__main__ import main
 from fluss.server.coordinator.metadata.metadata_backup import remote_logs, table_count
-from fluss.server.tablet.remote import backup
+from fluss.server.model import RemoteLogEntry
+from fluss.server.tablet.remote import backup, restoration
+from fluss.storage.backup.ownership import Claim, check_claim
 from fluss.storage.backup.points import POINTS, get_chains, newest_point
+from fluss.storage.backup.restored_log import make_log
 from fluss.storage.remote.objects import DirectoryObjects
 from fluss.storage.remote.store import RemoteStore, RemoteTraffic
 from fluss.storage.vfs import OsFiles
@@ -189,6 +193,17 @@ def shipped(remote: Path) -> dict[fluss.TableBucket, object]:
     return {} if point is None else get_chains(store_at(remote), point)  # type: ignore[return-value]
 
 
+def logs_in_backup(remote: Path) -> list[RemoteLogEntry]:
+    """Return the remote logs that the newest backup names; none as long as that cannot be told."""
+    try:
+        point = newest_point(store_at(remote))
+        entries = [] if point is None else remote_logs(remote / point.metadata.path)
+    except (FlussError, OSError):
+        # An older point was removed meanwhile.
+        return []
+    return [entry for entry in entries if entry.manifest_path is not None]
+
+
 def end_in_backup(remote: Path) -> int:
     """Return up to which offset the newest backup has the only log; 0 as long as that cannot be told."""
     try:
@@ -213,6 +228,13 @@ def test_a_place_of_another_server_and_data_of_its_own_are_refused(
         embedded.start({**QUICK, "backup.restore-from": str(remote)}, data_dir=data_dir)
     with pytest.raises(FlussError, match="there is no backup in"):
         embedded.start({**QUICK, "backup.restore-from": str(tmp_path / "nothing")}, data_dir=tmp_path / "other")
+    with pytest.raises(FlussError, match="which is the data directory"):
+        embedded.start({**QUICK, "remote.data.dir": f"{tmp_path}/other/../other"}, data_dir=tmp_path / "other")
+    foreign = tmp_path / "foreign"
+    (foreign / "log" / "fluss" / "orders-0" / "0" / "metadata").mkdir(parents=True)
+    with pytest.raises(FlussError, match="has logs of another server or cluster"):
+        embedded.start({**QUICK, "remote.data.dir": str(foreign)}, data_dir=tmp_path / "other")
+    assert sorted(path.name for path in foreign.rglob("*")) == ["0", "fluss", "log", "metadata", "orders-0"]
     with pytest.raises(FlussError, match="leave one of them out"):
         embedded.start(
             {"backup.restore-from": str(remote), "remote.data.dir": str(tmp_path)}, data_dir=tmp_path / "other"
@@ -306,12 +328,133 @@ def test_a_backup_is_verified_without_restoring_it(
     assert "missing" in damaged(metadata, None)
     assert "checksum" in damaged(metadata, metadata.read_bytes()[:-1] + b"!")
     assert "manifest" in damaged(manifest, b"{")
+    last_id = json.loads(manifest.read_text())["remote_log_segments"][-1]["segment_id"]
+    [writers] = (remote / entry.directory / last_id).glob("*.writer_snapshot")
+    assert "writer" in damaged(writers, b"")
     for chain in shipped(remote).values():
         tail = remote / chain.pieces[0].path  # type: ignore[attr-defined]
         assert "checksum" in damaged(tail, b"!" + tail.read_bytes()[1:])
     assert main(["--verify-backup", str(remote)]) == 0
     assert main(["--verify-backup", str(tmp_path / "nothing")]) == 1
     assert "there is no backup in" in capsys.readouterr().err
+
+
+def test_a_backup_of_several_places_is_verified_and_restored(
+    data_dir: Path, remote: Path, new_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second = tmp_path / "second"
+    places = {"remote.data.dirs": f"{remote},{second}"}
+    paths = [fluss.TablePath("fluss", f"table{number}") for number in range(2)]
+    with serving(data_dir, places) as (_, connection):
+        for path in paths:
+            create(connection, path)
+            append(connection.get_table(path).new_append().create_writer(), 0, 6)
+        eventually(lambda: any(entry.root == str(second) for entry in logs_in_backup(remote)))
+    assert main(["--verify-backup", str(remote), "-D", f"remote.data.dirs={places['remote.data.dirs']}"]) == 0
+    assert main(["--verify-backup", str(remote)]) == 1
+    assert "is another place" in capsys.readouterr().err
+    shutil.rmtree(data_dir)
+    with serving(new_dir, {**places, "backup.restore-from": str(remote)}) as (_, connection):
+        assert [ids(connection, path) for path in paths] == [list(range(6))] * 2
+
+
+def test_a_damaged_backup_is_not_restored_and_leaves_the_server_alone_that_makes_it(
+    data_dir: Path, remote: Path, new_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"remote.data.dir": str(remote)}
+    with serving(data_dir, options) as (_, connection):
+        create(connection)
+        eventually(lambda: table_count_in_backup(remote) == 1)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 3)
+    point = newest_point(store_at(remote))
+    assert point is not None
+    for path, text in ((point.metadata.path, "its checksum is wrong"), (point.path, "to use the backup before it")):
+        before = (remote / path).read_bytes()
+        (remote / path).write_bytes(b"{" * len(before))
+        with pytest.raises(FlussError, match=text):
+            embedded.start({**QUICK, "backup.restore-from": str(remote)}, data_dir=new_dir)
+        if path != point.path:
+            (remote / path).write_bytes(before)
+    assert main(["--verify-backup", str(remote)]) == 1
+    output = capsys.readouterr()
+    assert output.out.startswith("NOT COMPLETE: ")
+    assert "move this object away" in output.err
+    (remote / point.path).write_bytes(before)
+    with serving(data_dir, options) as (_, connection):
+        append(connection.get_table(EVENTS).new_append().create_writer(), 3, 1)
+        assert ids(connection) == [0, 1, 2, 3], "nobody has taken the directory over"
+
+
+def test_a_server_starts_though_its_store_says_nothing(
+    data_dir: Path, remote: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"remote.data.dir": str(remote)}
+    with serving(data_dir, options) as (_, connection):
+        create(connection)
+    is_back = threading.Event()
+
+    def look_slowly(store: RemoteStore, own: Claim) -> None:
+        is_back.wait(120)
+        check_claim(store, own)
+
+    monkeypatch.setattr(backup, "check_claim", look_slowly)
+    monkeypatch.setattr(backup, "_FIRST_LOOK_TIMEOUT_S", 0.01)
+    with serving(data_dir, options) as (_, connection):
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 3)
+        is_back.set()
+        eventually(lambda: end_in_backup(remote) == 3, "the backup going on")
+
+
+def test_a_log_that_cannot_be_restored_is_told_and_comes_when_it_can(
+    data_dir: Path, remote: Path, new_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"remote.data.dir": str(remote), "remote.log.task-interval-duration": "0ms"}
+    with serving(data_dir, options) as (_, connection):
+        create(connection)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 3)
+    [chain] = shipped(remote).values()
+    tail = remote / chain.pieces[0].path  # type: ignore[attr-defined]
+    tail.rename(tail.with_suffix(".gone"))
+    with serving(new_dir, {**options, "backup.restore-from": str(remote)}) as (_, connection):
+        eventually(lambda: connection.get_admin().get_cluster_health().status.name == "YELLOW")
+        assert "cannot be restored now" in caplog.text
+    tail.with_suffix(".gone").rename(tail)
+    # It was stopped in order, and nobody asks for the log: it comes all the same.
+    with serving(new_dir, options) as (_, connection):
+        eventually(lambda: '"is_complete":true' in (new_dir / "restore.json").read_text())
+        assert connection.get_admin().get_cluster_health().status.name == "GREEN"
+        assert ids(connection) == [0, 1, 2]
+
+
+def test_a_table_that_is_dropped_while_it_is_restored_leaves_nothing(
+    data_dir: Path, remote: Path, new_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"remote.data.dir": str(remote), "remote.log.task-interval-duration": "0ms"}
+    with serving(data_dir, options) as (_, connection):
+        create(connection)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 3)
+    is_making, is_dropped, is_made = threading.Event(), threading.Event(), threading.Event()
+
+    def make_slowly(*arguments: object, **options: object) -> int:
+        is_making.set()
+        is_dropped.wait(60)
+        try:
+            return make_log(*arguments, **options)  # type: ignore[arg-type]
+        finally:
+            is_made.set()
+
+    monkeypatch.setattr(restoration, "make_log", make_slowly)
+    with serving(new_dir, {**options, "backup.restore-from": str(remote)}) as (_, connection):
+        assert is_making.wait(60)
+        connection.get_admin().drop_table(EVENTS)
+        eventually(lambda: not list(new_dir.glob("fluss/events-*")))
+        create(connection)
+        is_dropped.set()
+        assert is_made.wait(60)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 1)
+        eventually(lambda: len(list(new_dir.glob("fluss/events-*"))) == 1, "nothing but the new table on the disk")
+        assert ids(connection) == [0]
+        eventually(lambda: '"is_complete":true' in (new_dir / "restore.json").read_text())
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:

@@ -303,6 +303,24 @@ def test_a_table_for_positions_that_is_another_one_is_refused(server: embedded.E
 # Groups
 
 
+@pytest.mark.parametrize("detail", ["no JSON", "[" * 10_000, "{}", "[]", None])
+def test_rows_that_no_consumer_has_written_are_named(desk: Desk, detail: str | None) -> None:
+    desk.append(2)
+    with desk.table.consumer("billing") as consumer, desk.table.consumer("other"):
+        assert read(consumer, 2) == [0, 1]
+    key = {"table_name": str(desk.table.table_path), "consumer": "billing", "entry": "group"}
+    with desk.connection.get_table(desk.rows_path).new_upsert().create_writer() as writer:
+        writer.upsert({**key, "detail": detail})
+    for use in (desk.table.consumers, lambda: desk.table.consumer("billing").poll(POLL_MS)):
+        with pytest.raises(FlussError, match=r"row 'group' of consumer 'billing' .* not written by a consumer"):
+            use()
+    with desk.table.consumer("other") as other:
+        assert read(other, 2) == [0, 1]
+    desk.table.drop_consumer("billing", force=True)
+    with desk.table.consumer("billing") as consumer:
+        assert read(consumer, 2) == [0, 1]
+
+
 def test_members_share_buckets_and_orderly_changes_repeat_nothing(desk: Desk) -> None:
     desk.append(20)
     seen: list[int] = []

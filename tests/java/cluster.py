@@ -52,8 +52,8 @@ _OPENED: Final = ("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=jav
 _START_TIMEOUT_S: Final = 300.0
 _STOP_TIMEOUT_S: Final = 60.0
 # A table that the coordinator has not noticed by then was missed.
-_NOTICED_S: Final = 5.0
-_NEW_TABLE: Final = re.compile(r"New table: (\S+) with id")
+_NOTICED_S: Final = 10.0
+_NEW_TABLE: Final = re.compile(r"New table: \S+ with id (\d+),")
 
 _JAAS: Final = "org.apache.fluss.security.auth.sasl.plain.PlainLoginModule required " + " ".join(
     f'user_{name}="{password}"' for name, password in USERS.items()
@@ -120,7 +120,9 @@ class JavaCluster:
         self._ports = {name: (next(free), next(free)) for name in names}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._noticing = threading.Lock()
-        self._noticed: set[str] = set()
+        # The ids of tables that the coordinator knows, and how far its log has been read for them.
+        self._noticed: set[int] = set()
+        self._log_position = 0
 
     @property
     def bootstrap_servers(self) -> str:
@@ -177,30 +179,58 @@ class JavaCluster:
             table_descriptor: TableDescriptor,
             ignore_if_exists: bool | None = None,
         ) -> None:
-            position = self._log_path("coordinator").stat().st_size
             await create_table(admin, table_path, table_descriptor, ignore_if_exists)
             if self._is_of_this(admin._cluster.config):
-                if not ignore_if_exists:
-                    self._noticed.discard(str(table_path))
-                await asyncio.to_thread(self._have_noticed, str(table_path), position)
+                # Whoever may make a table need not be allowed to look at it.
+                with contextlib.suppress(FlussError):
+                    info = await admin.get_table_info(table_path)
+                    await asyncio.to_thread(self._have_noticed, info.table_id)
 
         with unittest.mock.patch.object(CatalogAdmin, "create_table", create):
             yield
+
+    @contextlib.contextmanager
+    def noticing_tables_of_others(self) -> Iterator[None]:
+        """Do the same for the tables that other processes create: they wait a moment longer for their leaders."""
+        is_over = threading.Event()
+
+        def watch() -> None:
+            connection = wait_for(FlussConnection.create(self.config()))
+            try:
+                while not is_over.wait(1.0):
+                    # What is dropped meanwhile, or a coordinator that is away.
+                    with contextlib.suppress(FlussError):
+                        for table_id in wait_for(_table_ids(connection)):
+                            self._have_noticed(table_id)
+            finally:
+                wait_for(connection.close())
+
+        watcher = threading.Thread(target=watch, name="noticing-tables")
+        watcher.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            watcher.join()
 
     def _is_of_this(self, config: Config) -> bool:
         addresses = {f"127.0.0.1:{port}" for ports in self._ports.values() for port in ports}
         return not addresses.isdisjoint(str(config.bootstrap_servers).split(","))
 
-    def _have_noticed(self, name: str, position: int) -> None:
-        """Wait for the line that says so, behind a position of the log; a table that was there has had its line."""
+    def _have_noticed(self, table_id: int) -> None:
+        """Wait for the line of the coordinator that says so; start it again if there is none."""
         with self._noticing:
             deadline_s = time.monotonic() + _NOTICED_S
-            while name not in self._noticed:
+            while table_id not in self._noticed:
                 with self._log_path("coordinator").open(encoding="utf-8", errors="replace") as log:
-                    log.seek(position)
-                    self._noticed.update(_NEW_TABLE.findall(log.read()))
+                    log.seek(self._log_position)
+                    for line in iter(log.readline, ""):
+                        if not line.endswith("\n"):
+                            break
+                        self._noticed.update(map(int, _NEW_TABLE.findall(line)))
+                        self._log_position = log.tell()
                 if time.monotonic() > deadline_s:
-                    self._noticed.add(name)
+                    self._noticed.add(table_id)
                     self.restart_coordinator()
                     return
                 time.sleep(0.01)
@@ -311,6 +341,15 @@ class JavaCluster:
     def _last_lines(self, name: str) -> str:
         lines = self.log_text(name).splitlines()
         return "\n".join(line for line in lines[-40:] if not re.search("jaas.config|password", line))
+
+
+async def _table_ids(connection: FlussConnection) -> list[int]:
+    admin = connection.get_admin()
+    return [
+        (await admin.get_table_info(TablePath(database, name))).table_id
+        for database in await admin.list_databases()
+        for name in await admin.list_tables(database)
+    ]
 
 
 def _free_ports(count: int) -> list[int]:

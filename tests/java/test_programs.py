@@ -19,8 +19,11 @@ from tests.test_examples import EXAMPLES, README_PROGRAMS
 # Programs that are about a server of this project, or need what Apache Fluss 0.9 does not have.
 NOT_THERE: dict[str, str] = {
     "embedding": "is about servers inside a program",
+    "lake": "is about Iceberg tables, for which Apache Fluss takes plugins beside its jar",
     "limits": "is about limits of our server",
+    "backup.py": "is about backups of our server",
     "consumers.py": "starts processes of its own file",
+    "lake.py": "is about Iceberg tables, for which Apache Fluss takes plugins beside its jar",
     "remote_storage.py": "looks at the disk of our server",
     "security.py": "starts a server with users of its own",
     "tls.py": "Apache Fluss has no TLS",
@@ -42,7 +45,10 @@ PROGRAMS = [
 
 def run(program: str, cluster: JavaCluster) -> str:
     command = [sys.executable, "-W", "error", "-m", "tests.java.elsewhere", cluster.bootstrap_servers, "program.py"]
-    done = subprocess.run(command, input=program, capture_output=True, text=True, timeout=400, cwd=ROOT, check=False)
+    with cluster.noticing_tables_of_others():
+        done = subprocess.run(
+            command, input=program, capture_output=True, text=True, timeout=400, cwd=ROOT, check=False
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

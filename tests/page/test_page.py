@@ -1,8 +1,8 @@
 """The page in a real browser: every view with live data, hostile texts, many tables, a server that goes away, logins.
 
-``make test-page`` runs them. They need chromium (``apt-get install chromium``) and playwright, and axe-core for the
-checks of accessibility; without these they are skipped, and say so. Screenshots for the documentation are made if
-``FLUSS_SCREENSHOTS`` names a directory.
+``make test-page`` runs them, and installs what they need where it can: chromium, playwright, axe-core for checks of
+accessibility. Without these they are skipped, and say so. The default tests have one of them, where there is a browser.
+Screenshots for the documentation are made if ``FLUSS_SCREENSHOTS`` names a directory.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ import fluss
 from fluss import blocking, embedded
 from tests.pages import ROOT
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="the page is tested in a browser: pip install playwright")
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="the page is tested in a browser: `make test-page` installs playwright and chromium"
+)
 expect = sync_api.expect
-pytestmark = pytest.mark.slow
+slow = pytest.mark.slow
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 AXE = ROOT / ".axe" / "node_modules" / "axe-core" / "axe.min.js"
@@ -41,7 +43,7 @@ TABS = ["rows", "changelog", "lookup", "schema", "buckets", "consumers", "storag
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[object]:
     if CHROMIUM is None:
-        pytest.skip("there is no chromium: apt-get install chromium")
+        pytest.skip("there is no chromium: `make test-page` installs it, or apt-get install chromium")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
@@ -142,6 +144,7 @@ def no_harm(opened: Opened) -> None:
     assert opened.complaints == []
 
 
+@slow
 def test_the_overview_is_alive(chromium, site) -> None:
     url, connection = site
     with Opened(chromium, url, viewport={"width": 1280, "height": 860}) as opened:
@@ -217,6 +220,7 @@ def test_a_table_with_a_key(chromium, site) -> None:
         no_harm(opened)
 
 
+@slow
 def test_a_live_tail_with_a_filter(chromium, site) -> None:
     url, connection = site
     with Opened(chromium, url, viewport={"width": 1280, "height": 860}) as opened:
@@ -233,11 +237,13 @@ def test_a_live_tail_with_a_filter(chromium, site) -> None:
         no_harm(opened)
 
 
+@slow
 def test_a_table_with_partitions(chromium, site) -> None:
     url, _ = site
     with Opened(chromium, url) as opened:
         page = opened.go("#/tables/shop/readings")
         expect(page.get_by_role("cell", name="1.5")).to_be_visible()
+        expect(page.get_by_text(re.compile("^1 row(;|$)"))).to_be_visible()
         page.get_by_role("tab", name="Partitions").click()
         expect(page.locator("tbody tr")).to_have_count(2)
         page.get_by_role("tab", name="Buckets").click()
@@ -246,6 +252,7 @@ def test_a_table_with_partitions(chromium, site) -> None:
         no_harm(opened)
 
 
+@slow
 def test_the_server_itself(chromium, site) -> None:
     url, _ = site
     with Opened(chromium, url, viewport={"width": 1280, "height": 860}) as opened:
@@ -270,6 +277,7 @@ def test_the_server_itself(chromium, site) -> None:
         no_harm(opened)
 
 
+@slow
 @pytest.mark.parametrize("width", [360, 768])
 def test_nothing_is_wider_than_a_phone(chromium, site, width: int) -> None:
     url, _ = site
@@ -283,6 +291,7 @@ def test_nothing_is_wider_than_a_phone(chromium, site, width: int) -> None:
         no_harm(opened)
 
 
+@slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everybody_can_use_it(chromium, site, scheme: str) -> None:
     if not AXE.exists():
@@ -302,6 +311,7 @@ def test_everybody_can_use_it(chromium, site, scheme: str) -> None:
             assert told == [], view
 
 
+@slow
 def test_a_server_that_goes_away_and_comes_back(chromium, tmp_path: Path) -> None:
     http_port, port = free_ports(2)
     options = {"http.listener": http_port, "bind.listeners": f"FLUSS://127.0.0.1:{port}"}
@@ -328,6 +338,7 @@ def test_a_server_that_goes_away_and_comes_back(chromium, tmp_path: Path) -> Non
         server.stop()
 
 
+@slow
 def test_ten_thousand_tables(chromium, tmp_path: Path) -> None:
     (http_port,) = free_ports(1)
     with embedded.start({"http.listener": http_port, "durability": "os"}, data_dir=tmp_path) as server:
@@ -346,6 +357,7 @@ def test_ten_thousand_tables(chromium, tmp_path: Path) -> None:
             no_harm(opened)
 
 
+@slow
 def test_logging_in_and_out(chromium, tmp_path: Path) -> None:
     (http_port,) = free_ports(1)
     options = {
@@ -375,6 +387,7 @@ def test_logging_in_and_out(chromium, tmp_path: Path) -> None:
         expect(page.get_by_text("has no authorization for DESCRIBE")).to_be_visible()
 
 
+@slow
 @pytest.mark.skipif("FLUSS_SCREENSHOTS" not in os.environ, reason="FLUSS_SCREENSHOTS names no directory")
 def test_pictures_for_the_documentation(chromium, tmp_path: Path) -> None:
     directory = Path(os.environ["FLUSS_SCREENSHOTS"])

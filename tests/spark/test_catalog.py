@@ -75,7 +75,15 @@ def test_statements_about_tables_and_databases_say_what_fluss_says(fs: FlussSpar
     sql(f"DROP TABLE IF EXISTS fluss.{database}.copy")
     with pytest.raises(AnalysisException, match="SCHEMA_NOT_EMPTY"):
         sql(f"DROP DATABASE fluss.{database}")
+    # Not kept beside the comment that the table has, as a property of this name.
+    with pytest.raises(UnsupportedOperationException, match="comment of a table is set when it is created"):
+        sql(f"COMMENT ON TABLE fluss.{database}.log IS 'new'")
+    assert "comment" not in fs.catalog.table_info(f"{database}.log").custom_properties
     sql(f"CREATE DATABASE fluss.{database}_two COMMENT 'second'")
+    sql(f"COMMENT ON DATABASE fluss.{database}_two IS 'third'")
+    sql(f"ALTER DATABASE fluss.{database}_two SET DBPROPERTIES ('a' = 'b')")
+    descriptor = fs.catalog.database_info(f"{database}_two").database_descriptor
+    assert (descriptor.comment, descriptor.custom_properties) == ("third", {"a": "b"})
     sql(f"DROP DATABASE fluss.{database}_two")
     assert not fs.catalog.database_exists(f"{database}_two")
 
@@ -158,12 +166,12 @@ def test_all_clauses_of_a_merge(fs: FlussSpark, database: str) -> None:
     spark, table = fs.spark, f"{database}.stock"
     fs.catalog.create_table(table, "id INT, n INT", primary_keys=["id"], bucket_count=2)
     fs.write(spark.sql("SELECT CAST(id AS INT) AS id, 0 AS n FROM range(6)"), table)
-    source = spark.sql("SELECT CAST(id AS INT) AS id, CAST(id * 10 AS INT) AS n FROM range(4, 9)")
+    source = spark.sql("SELECT CAST(id AS INT) AS ID, CAST(id * 10 AS INT) AS n FROM range(4, 9)")
     (
         fs.merge(table, source, "target.id = source.id")
         .when_matched_update_all()
         .when_not_matched_insert_all("source.id < 8")
-        .when_not_matched_by_source_update({"n": "-1"}, "target.id < 2")
+        .when_not_matched_by_source_update({"N": "-1"}, "target.id < 2")
         .when_not_matched_by_source_delete("target.id = 2")
         .execute()
     )

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from fluss.cli.app import main
+from fluss.cli.cluster.spark_commands import tier_arguments
+from fluss.cli.kernel.session import Session
 from fluss.embedded import EmbeddedServer
+from fluss.spark.tier import _parser, _settings
 
 
 def test_jobs_run_in_the_session_that_is_there(
@@ -39,3 +42,19 @@ def test_jobs_run_in_the_session_that_is_there(
     assert fluss("spark", "load", str(tmp_path / "out"), f"{table}_loaded")[0]["rows"] == 2
     assert main(["spark", "load", str(tmp_path / "none"), table]) == 1
     assert "There is no file" in capsys.readouterr().err
+    assert main(["spark", "sql", "SELECT * FROM nowhere.at_all"]) == 1
+    # Spark may have logged it before.
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("Error: [TABLE_OR_VIEW_NOT_FOUND]"), told
+    assert "fluss.DATABASE.TABLE" in told
+
+
+def test_tiering_logs_in_as_the_command_does() -> None:
+    session = Session(server="a:1", user="ada", output_format="json", options={"request-timeout": "5000"})
+    options, lake = _settings(_parser().parse_args(tier_arguments(session)))
+    assert lake == {}
+    assert options["bootstrap.servers"] == "a:1"
+    assert options["security.sasl.username"] == "ada"
+    assert options["security.protocol"] == "sasl"
+    assert options["request-timeout"] == "5000"
+    assert "--json" in tier_arguments(session)

@@ -6,6 +6,7 @@ Every statement runs in a real session against a real server; results are compar
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -268,6 +269,23 @@ def test_two_clusters_with_the_same_names_do_not_mix(
 
 
 @pytest.mark.slow
+def test_rows_are_deleted_and_updated_by_statements(fs: FlussSpark, spark: SparkSession, orders: str) -> None:
+    fs.sql("INSERT INTO db.orders VALUES (3, 'three', 3), (4, 'four', 4)")
+    fs.sql("UPDATE db.orders SET PRICE = orders.price + 10, name = upper(name) WHERE orders.id IN (1, 3);")
+    fs.sql("DELETE FROM db.orders WHERE id % 2 = 0 AND id < (SELECT max(id) FROM db.orders)")
+    expected = [(1, "ONE", Decimal("11.50")), (3, "THREE", Decimal("13.00")), (4, "four", Decimal("4.00"))]
+    assert rows(fs.sql("SELECT * FROM db.orders")) == expected
+    fs.sql("DELETE FROM db.orders")
+    assert fs.sql("SELECT * FROM db.orders").count() == 0
+    fs.sql("CREATE TABLE db.log (id BIGINT)")
+    for statement in ("DELETE FROM db.log WHERE id = 1", "UPDATE db.log SET id = 1"):
+        with pytest.raises(FlussError, match="primary key"):
+            fs.sql(statement)
+    with pytest.raises(FlussError, match="'id' is in the primary key, which stays"):
+        fs.sql("UPDATE db.orders SET ID = 5")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "problem"),
     [
@@ -276,7 +294,8 @@ def test_two_clusters_with_the_same_names_do_not_mix(
         ("CREATE TABLE db.x (id INT, PRIMARY KEY (nobody))", "Primary key column 'nobody' not found"),
         ("CREATE TABLE nowhere.x (id INT) USING fluss", "Database nowhere does not exist"),
         ("CREATE TABLE x (id INT) USING fluss", "In which database"),
-        ("DELETE FROM db.orders WHERE id = 1", r"FlussSpark.delete\("),
+        ("MERGE INTO db.orders USING s ON true WHEN MATCHED THEN DELETE", r"FlussSpark.merge\("),
+        ("ALTER TABLE db.orders SET TBLPROPERTIES ('comment' = 'x')", "comment of a table is set when it is created"),
         ("ALTER TABLE db.orders DROP COLUMN name", "expected PARTITION, found 'COLUMN'"),
         ("DROP TABLE fluss.nowhere.x", "does not exist"),
         ("DROP DATABASE nowhere", "does not exist"),

@@ -160,6 +160,10 @@ def test_unknown_keys_are_compared_with_known_ones():
         ("fs.azure.account.key.example", True),
         ("s3.accessKeyId", True),
         ("datalake.iceberg.token", True),
+        ("datalake.iceberg.adls.connection-string", True),
+        ("datalake.iceberg.rest.basic-auth", True),
+        ("datalake.iceberg.header.Cookie", True),
+        ("datalake.paimon.jdbc.pwd", True),
         ("security.sasl.enabled.mechanisms", False),
         ("log.segment.file-size", False),
     ],
@@ -170,3 +174,8 @@ def test_keys_that_sound_like_secrets_are_taken_for_some(key: str, is_secret: bo
 
 def test_passwords_in_addresses_are_hidden() -> None:
     assert without_passwords("jdbc:x://u:p-w@h:1/d?a=b, ftp://u@h") == "jdbc:x://u:***@h:1/d?a=b, ftp://u@h"
+    assert without_passwords("https://u:p@w@h/d") == "https://u:***@h/d"
+    assert without_passwords("jdbc:x://h/d?user=u&password=p-w&a=b") == "jdbc:x://h/d?user=u&password=***&a=b"
+    assert without_passwords("https://h/f?sv=1&sig=p%2Fw") == "https://h/f?sv=1&sig=***"
+    assert without_passwords("Protocol=https;AccountKey=p-w==;Suffix=x") == "Protocol=https;AccountKey=***;Suffix=x"
+    assert without_passwords("FLUSS://127.0.0.1:0,CLIENT://0.0.0.0:1") == "FLUSS://127.0.0.1:0,CLIENT://0.0.0.0:1"

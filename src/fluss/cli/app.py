@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _tell(sentence_of(error), session, error)
         return exit_code_of(error)
     except (BrokenPipeError, ReaderGoneError):
-        # Nobody reads any more. Python would complain once more when it closes the stream.
+        # The reader of the pipe is gone. Python would complain once more when it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.BROKEN_PIPE
     except OSError as error:

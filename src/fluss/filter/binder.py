@@ -12,8 +12,8 @@ from fluss.filter.condition_parser import (
     Comparison,
     Condition,
     Constant,
+    InList,
     Junction,
-    Membership,
     Negation,
     NullTest,
     PatternTest,
@@ -53,7 +53,7 @@ class Binder:
                 return Null(self._column(condition.column))
             case PatternTest():
                 return self._bound_pattern(condition)
-            case Membership():
+            case InList():
                 return self._bound_membership(condition)
             case Comparison():
                 return self._bound_comparison(condition)
@@ -86,7 +86,7 @@ class Binder:
             self._misfit(test.pattern, column, "and only texts can look like a pattern")
         return Like(column, str(test.pattern.value))
 
-    def _bound_membership(self, test: Membership) -> BoundCondition:
+    def _bound_membership(self, test: InList) -> BoundCondition:
         column = self._column(test.column)
         given = [value for value in test.values if value.kind != "null"]
         positions = [self._position(value, column) for value in given]

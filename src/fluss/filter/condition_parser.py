@@ -101,7 +101,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class InList:
     """``column IN (values)``."""
 
     column: ColumnName
@@ -136,7 +136,7 @@ class Junction:
     is_any: bool
 
 
-Condition: TypeAlias = Constant | Comparison | Membership | NullTest | PatternTest | Negation | Junction
+Condition: TypeAlias = Constant | Comparison | InList | NullTest | PatternTest | Negation | Junction
 
 
 _PATTERN: Final = re.compile(
@@ -259,7 +259,7 @@ class _Parser(TokenCursor):
         column = self._column()
         is_negated = self.take_word("NOT") is not None
         if self.take_word("IN"):
-            return _negated_if(is_negated, Membership(column, self._values()))
+            return _negated_if(is_negated, InList(column, self._values()))
         if self.take_word("BETWEEN"):
             return _negated_if(is_negated, self._between(column))
         if self.take_word("LIKE"):

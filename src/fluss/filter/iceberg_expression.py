@@ -1,4 +1,4 @@
-"""Expressions of pyiceberg as conditions, without importing it: whoever has such an expression has imported it.
+"""Expressions of pyiceberg as conditions, without importing it: the caller, who has an expression, has imported it.
 
 The rules are those of all filters: what is compared with NULL is unknown, also by ``NotEqualTo`` and ``NotIn``.
 """
@@ -18,8 +18,8 @@ from fluss.filter.condition_parser import (
     Comparison,
     Condition,
     Constant,
+    InList,
     Junction,
-    Membership,
     Negation,
     NullTest,
     Operator,
@@ -78,9 +78,9 @@ def _column_condition(expression: Any) -> Condition:
         case "NotNaN":
             return Comparison(column, Operator.NOT_EQUAL, _NAN)
         case "In":
-            return Membership(column, tuple(map(_value, expression.literals)))
+            return InList(column, tuple(map(_value, expression.literals)))
         case "NotIn":
-            return Negation(Membership(column, tuple(map(_value, expression.literals))))
+            return Negation(InList(column, tuple(map(_value, expression.literals))))
         case "StartsWith":
             return _prefix_test(column, expression)
         case "NotStartsWith":

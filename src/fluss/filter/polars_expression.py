@@ -1,4 +1,4 @@
-"""Expressions of polars as conditions, without importing it: whoever has such an expression has imported it.
+"""Expressions of polars as conditions, without importing it: the caller, who has an expression, has imported it.
 
 An expression is read in the form in which polars serialises it, which may be another one in later versions. What is not
 known here has no counterpart, which is an error in a filter of a user; a lazy frame leaves it to polars.
@@ -26,8 +26,8 @@ from fluss.filter.condition_parser import (
     Comparison,
     Condition,
     Constant,
+    InList,
     Junction,
-    Membership,
     Negation,
     NullTest,
     Operator,
@@ -120,7 +120,7 @@ def _function(column: ColumnName, function: Any, values: list[Any], tree: Any) -
         case {"Boolean": "IsNotNull"}, []:
             return Negation(NullTest(column))
         case {"Boolean": {"IsIn": {"nulls_equal": False}}}, [{"Literal": {"Scalar": {"List": list(encoded)}}}]:
-            return Membership(column, _members(encoded, tree))
+            return InList(column, _members(encoded, tree))
         case {"Boolean": {"IsBetween": {"closed": str(closed)}}}, [low, high] if closed in _BETWEEN:
             above, below = _BETWEEN[closed]
             return Junction((Comparison(column, above, _value(low)), Comparison(column, below, _value(high))), False)

@@ -12,7 +12,7 @@ import pyarrow.types as pat
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema as LakeSchema
 
-from fluss.lake.schema_mapping import SYSTEM_COLUMNS
+from fluss.lake.schema_mapping import BUCKET_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN
 
 # What rows of a snapshot by key have, which come from no place in the log.
 OFFSET_OF_SNAPSHOT_ROWS = -1
@@ -58,19 +58,17 @@ def lake_batch(
     ``timestamps_ms`` the time of commit of all rows, or of each. Rows of a snapshot by key have an array of -1.
     """
     count = rows.num_rows
-    names = rows.schema.names
-    columns: list[pa.Array] = []
-    for field in schema:
-        if field.name in SYSTEM_COLUMNS:
-            continue
-        index = names.index(field.name) if field.name in names else -1
-        columns.append(pa.nulls(count, field.type) if index < 0 else lake_array(rows.column(index), field.type))
     offset_array = np.arange(offsets, offsets + count, dtype=np.int64) if isinstance(offsets, int) else offsets
     ms = np.full(count, timestamps_ms, np.int64) if isinstance(timestamps_ms, int) else np.asarray(timestamps_ms)
-    columns += [
-        pa.array(np.full(count, bucket_id, np.int32)),
-        pa.array(offset_array, pa.int64()),
-        pa.array(ms.astype(np.int64) * 1000).cast(pa.timestamp("us", "UTC")),
+    # By name, not by place: whoever else has the lake table may have added columns behind these.
+    present = dict(zip(rows.schema.names, rows.columns, strict=True)) | {
+        BUCKET_COLUMN: pa.array(np.full(count, bucket_id, np.int32)),
+        OFFSET_COLUMN: pa.array(offset_array, pa.int64()),
+        TIMESTAMP_COLUMN: pa.array(ms.astype(np.int64) * 1000).cast(pa.timestamp("us", "UTC")),
+    }
+    columns = [
+        lake_array(present[field.name], field.type) if field.name in present else pa.nulls(count, field.type)
+        for field in schema
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import ServerError, ServiceUnavailableError
+from requests.exceptions import ConnectionError as RequestsConnectionError
+from requests.exceptions import Timeout
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.lake.directory_catalog import DirectoryCatalog
 from fluss.options import without_passwords
 from fluss.schema.table_options import LAKE_PREFIX
+
+_T = TypeVar("_T")
 
 _NAME: Final = "fluss"
 # With a table, servers tell the options ``datalake.iceberg.*`` under this prefix.
@@ -20,6 +26,10 @@ _WAREHOUSE: Final = "warehouse"
 _DIRECTORY_TYPES: Final = ("hadoop", "directory")
 # Everything here lists and writes files through pyarrow, which has all common file systems built in.
 _IO: Final = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
+
+# A service that is started again is back after a few seconds: so often it is asked, with pauses that double.
+_ATTEMPTS: Final = 6
+_FIRST_PAUSE_S = 0.2
 
 
 def catalog_properties(table_properties: Mapping[str, str], own: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -53,11 +63,23 @@ def open_catalog(properties: Mapping[str, str]) -> Catalog:
             )
         return DirectoryCatalog(_NAME, **{**_IO, **properties})
     try:
-        return load_catalog(_NAME, **{**_IO, **properties})
+        return patiently(lambda: load_catalog(_NAME, **{**_IO, **properties}))
     except FlussError:
         raise
     except Exception as error:
         raise _no_catalog(without_passwords(f"{type(error).__name__}: {error}")) from None
+
+
+def patiently(call: Callable[[], _T]) -> _T:
+    """Ask a catalog what changes nothing, again for some seconds while it is away."""
+    pause_s = _FIRST_PAUSE_S
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return call()
+        except (RequestsConnectionError, Timeout, ServerError, ServiceUnavailableError):
+            time.sleep(pause_s)
+            pause_s *= 2
+    return call()
 
 
 def _no_catalog(why: str) -> FlussError:

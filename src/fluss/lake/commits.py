@@ -1,7 +1,7 @@
 """Snapshots of lake tables: files that were written become rows of the table, all of them or none.
 
 A commit is made on one state of the table. If another writer has changed the table since, it is refused, and nothing
-is tried again: whoever planned the files on the old state must look at the new one first.
+is tried again: the planner of the files must look at the new state first.
 
 | commit | added | deletes | replaced | operation |
 |---|---|---|---|---|
@@ -13,6 +13,8 @@ is tried again: whoever planned the files on the old state must look at the new 
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -41,12 +43,17 @@ from pyiceberg.table.snapshots import (
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
 
 from fluss.errors import FlussError
+from fluss.options import without_passwords
+
+logger = logging.getLogger(__name__)
 
 COMMIT_USER_KEY: Final = "commit-user"
 TIERING_USER: Final = "__fluss_lake_tiering"
 # In the summary of a tiered snapshot: the path of the file with the offsets up to which it has all records.
 OFFSETS_KEY: Final = "fluss-offsets"
 
+# {remote storage}/lake/{database}/{table}-{table id}/metadata/{uuid}.offsets
+_OFFSETS_FILE: Final = re.compile(r"-(\d+)/metadata/[^/]+\.offsets$")
 _MERGE_COUNT_KEY: Final = "commit.manifest.min-count-to-merge"
 _MERGE_COUNT: Final = 100
 _MANIFEST_BYTES_KEY: Final = "commit.manifest.target-size-bytes"
@@ -61,6 +68,12 @@ class LakeConflictError(FlussError):
 def tiering_properties(offsets_path: str) -> dict[str, str]:
     """Return the properties that mark a snapshot as one of the tiering service, and say how far it goes."""
     return {COMMIT_USER_KEY: TIERING_USER, OFFSETS_KEY: offsets_path}
+
+
+def offsets_table_id(offsets_path: str) -> int | None:
+    """Return the id of the Fluss table that a file of offsets belongs to, None if its path does not say so."""
+    match = _OFFSETS_FILE.search(offsets_path)
+    return None if match is None else int(match[1])
 
 
 def latest_tiered_snapshot(table: IcebergTable) -> Snapshot | None:
@@ -295,7 +308,18 @@ class _SnapshotCommit:
             raise LakeConflictError(
                 f"The lake table {self._name} was changed by another writer: {error}. Plan on its new state"
             ) from None
-        self.table.refresh()
+        except FlussError:
+            raise
+        except Exception as error:
+            raise FlussError(
+                f"The catalog has not answered the commit to the lake table {self._name}, which may have happened: "
+                f"{without_passwords(f'{type(error).__name__}: {error}')}"
+            ) from error
+        try:
+            self.table.refresh()
+        except Exception as error:
+            # It has happened all the same; who commits again on the old state is told so.
+            logger.warning("the lake table %s cannot be loaded after a commit: %s", self._name, type(error).__name__)
 
     def _has_landed(self) -> bool:
         """Whether the commit happened although it was reported as failed, as when an answer was lost on its way."""

@@ -152,14 +152,17 @@ class DirectoryCatalog(MetastoreCatalog):
         if not is_addition:
             staged = self._update_and_stage_table(current, current.name(), requirements, updates)
             return before if staged.metadata == before else staged.metadata
+        # Those of branches and tags, and those that one is set to: a rollback, a tag of something older.
         named = {ref.snapshot_id for ref in before.refs.values()}
+        named |= {update.snapshot_id for update in updates if isinstance(update, SetSnapshotRefUpdate)}
         kept = [snapshot for snapshot in before.snapshots if snapshot.snapshot_id in named]
         small = before.model_copy(update={"snapshots": kept, "snapshot_log": []})
         table = Table(current.name(), small, current.metadata_location, current.io, self)
         after = self._update_and_stage_table(table, current.name(), requirements, updates).metadata
         if after == small:
             return before
-        added = [snapshot for snapshot in after.snapshots if snapshot.snapshot_id not in named]
+        kept_ids = {snapshot.snapshot_id for snapshot in kept}
+        added = [snapshot for snapshot in after.snapshots if snapshot.snapshot_id not in kept_ids]
         return after.model_copy(
             update={
                 "snapshots": [*before.snapshots, *added],

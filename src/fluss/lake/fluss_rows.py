@@ -68,7 +68,7 @@ class LakeRows:
 
     ``schema`` is that of the Fluss table, ``fields`` are the columns to return, each once, as the Fluss table has them:
     columns that the lake table does not have yet are null. Rows for which ``predicate`` does not hold may be left out,
-    as far as the lake can tell. Raises code 53 if the lake does not have the snapshot.
+    as far as the lake can tell. Raises code 53 if the lake does not have the snapshot, or not a column that it had.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class LakeRows:
         lake_schema: LakeSchema = table.metadata.schema()
         known = {field.name for field in lake_schema.fields}
         self._names = [name for name in fields.names if name in known]
+        _check_not_removed(table, [name for name in fields.names if name not in known])
         self._condition = pruning_condition(predicate, schema, known)
         self._lake_schema = lake_schema
         self._is_by_name = _has_stable_names(table)
@@ -195,7 +196,7 @@ class _Reading:
             yield batch if condition is None else batch.filter(condition)
 
     def _columns(self) -> list[str]:
-        # Somebody has to count the rows if none of the columns is there.
+        # The rows have to be counted if none of the columns is there.
         return self._rows._names or [OFFSET_COLUMN]
 
     def _condition_columns(self) -> list[str]:
@@ -243,6 +244,19 @@ def reading_lake(table: IcebergTable | _PinnedTable) -> Iterator[None]:
             "if this machine cannot reach them, set 'client.lake.read' to off to read what Fluss itself has",
             ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
         ) from error
+
+
+def _check_not_removed(table: IcebergTable, missing: Sequence[str]) -> None:
+    """Refuse to read columns that the lake table has had: somebody has removed or renamed them there."""
+    former = {field.name for schema in table.metadata.schemas for field in schema.fields}
+    for name in missing:
+        if name in former:
+            raise FlussError(
+                f"The lake table {'.'.join(table.name())} has no column '{name}' any more: it was removed or renamed "
+                "there. Give it its name again, leave the column out, or set 'client.lake.read' to off to read what "
+                "Fluss itself has",
+                ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+            )
 
 
 def _has_stable_names(table: IcebergTable) -> bool:

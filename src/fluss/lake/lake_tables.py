@@ -28,7 +28,8 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.types import ListType, MapType, StructType
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.lake.catalogs import open_catalog
+from fluss.lake.catalogs import open_catalog, patiently
+from fluss.lake.commits import OFFSETS_KEY, latest_tiered_snapshot, offsets_table_id
 from fluss.lake.schema_mapping import (
     FLUSS_PROPERTY_PREFIX,
     SYSTEM_COLUMNS,
@@ -45,6 +46,7 @@ from fluss.options import is_secret_key, without_passwords
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Column
 from fluss.schema.table import TablePath
+from fluss.schema.table_options import LAKE_ENABLED
 
 _T = TypeVar("_T")
 _ALTER_ATTEMPTS = 5
@@ -65,7 +67,11 @@ class LakeTables:
         """Return the lake table of a Fluss table, or raise code 7."""
         table = self.find(path)
         if table is None:
-            raise FlussError(f"Table {path} does not exist in the lake", ErrorCode.TABLE_NOT_EXIST)
+            raise FlussError(
+                f"Table {path} does not exist in the lake: somebody has dropped or moved it there. To begin it anew, "
+                f"switch '{LAKE_ENABLED.key}' off and on; to read what Fluss itself has, set 'client.lake.read' to off",
+                ErrorCode.TABLE_NOT_EXIST,
+            )
         return table
 
     def find(self, path: TablePath) -> IcebergTable | None:
@@ -76,13 +82,21 @@ class LakeTables:
                 return self.catalog.load_table(_identifier(path))
             return None
 
-        return _asked(load)
+        return _asked(lambda: patiently(load))
 
-    def create(self, path: TablePath, descriptor: TableDescriptor, *, must_be_empty: bool = True) -> IcebergTable:
+    def create(
+        self,
+        path: TablePath,
+        descriptor: TableDescriptor,
+        *,
+        must_be_empty: bool = True,
+        table_id: int | None = None,
+    ) -> IcebergTable:
         """Create the lake table of a Fluss table, or take the one that is there if it fits.
 
         ``descriptor`` is complete: its number of buckets is known. Raises code 15 for a table that cannot be mirrored,
-        and 54 if there is a lake table already that does not fit, or has rows although it ``must_be_empty``.
+        and 54 if there is a lake table already that does not fit, has rows although it ``must_be_empty``, or was
+        tiered from another Fluss table than that of ``table_id``.
         """
         check_mirrored(descriptor)
         schema = lake_schema(descriptor.schema)
@@ -104,6 +118,8 @@ class LakeTables:
         problem = _difference(existing, schema, spec, order, properties)
         if problem is None and must_be_empty and existing.metadata.current_snapshot() is not None:
             problem = "it has rows already"
+        if problem is None and table_id is not None and _tiered_from(existing) not in (None, table_id):
+            problem = "it has the rows of another table of this name, which was dropped"
         if problem is not None:
             raise FlussError(
                 f"Table {path} exists in the lake and cannot become the copy of this table: {problem}. Choose another "
@@ -195,6 +211,13 @@ def _asked(call: Callable[[], _T]) -> _T:
             f"The catalog of the lake does not answer: {without_passwords(f'{type(error).__name__}: {error}')}",
             ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
         ) from error
+
+
+def _tiered_from(table: IcebergTable) -> int | None:
+    """Return the id of the Fluss table whose rows a lake table has, None if nothing says so."""
+    snapshot = latest_tiered_snapshot(table)
+    offsets_path = None if snapshot is None or snapshot.summary is None else snapshot.summary.get(OFFSETS_KEY)
+    return None if offsets_path is None else offsets_table_id(offsets_path)
 
 
 # Comparing

@@ -1,4 +1,4 @@
-"""Lake tables kept small: snapshots that nobody needs any more, and files that belong to no snapshot, are deleted."""
+"""Lake tables kept small: snapshots that no reader needs, and files that belong to no snapshot, are deleted."""
 
 from __future__ import annotations
 

@@ -62,7 +62,8 @@ def pruning_condition(predicate: BoundPredicate | None, schema: Schema, known: C
         joined = And if predicate.function == CompoundFunction.AND else Or
         return joined(*children)
     name = schema.columns[predicate.column_index].name
-    return _leaf_condition(predicate, name) if name in known else AlwaysTrue()
+    # A name with a dot is taken for a field of a row by readers of Parquet.
+    return _leaf_condition(predicate, name) if name in known and "." not in name else AlwaysTrue()
 
 
 def _leaf_condition(leaf: BoundLeaf, name: str) -> BooleanExpression:

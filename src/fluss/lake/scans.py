@@ -196,7 +196,7 @@ def _place(spec: Any, file: DataFile) -> tuple[tuple[str, ...], int]:
 
 
 def _in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch in the schema of the scan: files have 32-bit offsets or 64-bit ones, whoever wrote them."""
+    """Return a batch in the schema of the scan: files have 32-bit offsets or 64-bit ones, depending on their writer."""
     if batch.schema.equals(schema):
         return batch
     columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]

@@ -60,7 +60,7 @@ SYSTEM_COLUMNS: Final[Mapping[str, IcebergType]] = {
     TIMESTAMP_COLUMN: TimestamptzType(),
 }
 # A property of a Fluss table with this prefix is one of the lake table, without it. All others are kept under the other
-# prefix, so that somebody who finds the lake table can tell what it mirrors.
+# prefix, so that a reader of the lake table can tell what it mirrors.
 LAKE_PROPERTY_PREFIX: Final = "iceberg."
 FLUSS_PROPERTY_PREFIX: Final = "fluss."
 # Readers must merge: rows of these tables are deleted by delete files, and no engine may do it in another way.
@@ -152,7 +152,11 @@ def lake_schema(schema: Schema) -> LakeSchema:
         for index, (name, column_type) in enumerate(SYSTEM_COLUMNS.items())
     ]
     key_ids = [1 + index for index in schema.primary_key_indexes]
-    return LakeSchema(*fields, identifier_field_ids=key_ids)
+    try:
+        return LakeSchema(*fields, identifier_field_ids=key_ids)
+    except ValueError as error:
+        # Such as a column 'a.b' beside a row 'a' with a field 'b': in Iceberg both have the same name.
+        raise _not_mirrored(f"{str(error).splitlines()[0]}; rename a column") from None
 
 
 def _column_field(field_id: int, column: Column, nested_ids: Iterator[int]) -> NestedField:
@@ -221,6 +225,21 @@ def check_mirrored(descriptor: TableDescriptor) -> None:
             f"it has {len(descriptor.bucket_keys)} bucket keys, and Iceberg tables are bucketed by one; choose one of "
             f"{', '.join(descriptor.bucket_keys)}"
         )
+    for key in descriptor.bucket_keys:
+        data_type = descriptor.schema.column(key).data_type
+        if not BucketTransform(1).can_transform(lake_type(data_type)):
+            raise _not_mirrored(
+                f"its bucket key '{key}' is {data_type.text}, by which Iceberg tables cannot be bucketed"
+            )
+    for key in descriptor.schema.get_primary_keys():
+        data_type = descriptor.schema.column(key).data_type
+        if data_type.root in (TypeRoot.FLOAT, TypeRoot.DOUBLE):
+            raise _not_mirrored(f"its key column '{key}' is {data_type.text}, which keys of Iceberg tables cannot be")
+        if not is_exact(data_type):
+            raise _not_mirrored(
+                f"its key column '{key}' is {data_type.text}, and the lake has times in microseconds: keys that differ "
+                "only behind that would be one. Choose a precision of 6 at most"
+            )
     for key in descriptor.partition_keys:
         data_type = descriptor.schema.column(key).data_type
         if data_type.root is not TypeRoot.STRING:

@@ -9,7 +9,7 @@ from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
 
-# One network of a provider's customer: whoever has one of its addresses has all of them.
+# One network of a provider's customer: a client with one of its addresses has all of them.
 _IPV6_PREFIX_BITS: Final = 64
 # Unless an option says otherwise, the part of the places that other addresses than one have for themselves. On the
 # machine itself run many clients of one owner: programs, executors, proxies.

@@ -3,7 +3,7 @@
     login.take(mechanism, token)  ->  bytes    a challenge: answer with it, the attempt goes on with the next token
                                   ->  Guess    ``await guess.check()`` says who it is, or raises AuthenticationError
 
-Nothing is spent on a token before its guess is checked, so whoever calls ``check`` decides when, and how often. Hashing
+Nothing is spent on a token before its guess is checked, so the caller of ``check`` decides when, and how often. Hashing
 a password happens in threads, and only so many may wait for it.
 """
 

@@ -21,7 +21,7 @@ _CHECK_S: Final = 1.0
 class QuotaThrottle:
     """Holds the answers of a connection back, and has nothing of it started or read, until its client owes nothing.
 
-    ``client`` says whose quota counts, or None once nobody is limited any more. ``on_throttled`` and ``on_released``
+    ``client`` says whose quota counts, or None once no client is limited any more. ``on_throttled`` and ``on_released``
     are called when ``is_throttled`` has changed.
     """
 

@@ -1,7 +1,7 @@
 """Quotas: what one user, or one address of anonymous clients, may send, fetch and ask per second.
 
 A request is carried out if its user has no debt, and is charged; while there is a debt, answers of that connection are
-held back and nothing more is read from it or started. So whoever sends too much is slowed down to the quota, and the
+held back and nothing more is read from it or started. So a client that sends more is slowed down to the quota, and the
 server holds no more of it in memory than of others.
 """
 
@@ -44,7 +44,7 @@ FETCH_APIS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class QuotaRates:
-    """The limits of one kind per second: for everybody, and for some by name. 0 is no limit.
+    """The limits of one kind per second: for all users, and for some by name. 0 is no limit.
 
     A name is that of a user or an address of anonymous clients; ANONYMOUS stands for all addresses that have no entry
     of their own, each by itself.
@@ -146,7 +146,7 @@ class ClientQuota:
 class Quotas:
     """The quotas of all clients of a server. Belongs to its event loop.
 
-    ``is_active`` is False as long as nobody is limited: then connections do not even ask.
+    ``is_active`` is False as long as no client is limited: then connections do not even ask.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -163,7 +163,7 @@ class Quotas:
             client.set_limits(self._limits)
 
     def client(self, principal: Principal, address: str) -> ClientQuota:
-        """Return the quota of whoever sends requests from there; the address is an ``address_key``."""
+        """Return the quota of the client that sends requests from there; the address is an ``address_key``."""
         if principal != ANONYMOUS:
             address = ""
         key = (principal.name, address)

@@ -1,6 +1,6 @@
 """What is counted about requests: how many, how large, how long, and how many were refused, by API.
 
-It is written on the event loop, once per request and once per answer, and read when somebody looks. Times are counted
+It is written on the event loop, once per request and once per answer, and read when asked for. Times are counted
 in a histogram whose buckets grow by a quarter of a power of two, so a quantile is exact to about a tenth, whatever its
 size, and counting takes two shifts and an addition.
 """

@@ -63,13 +63,16 @@ class TlsAcceptor:
         admission: Admission,
         bursts: BurstLog,
         handshake_timeout_s: float,
+        plaintext_answer: bytes | None = None,
     ) -> None:
+        """``plaintext_answer`` is for clients that do not speak TLS; without it they are told in this protocol."""
         self._name = name
         self._context = context
         self._new_connection = new_connection
         self._admission = admission
         self._bursts = bursts
         self._handshake_timeout_s = handshake_timeout_s
+        self._plaintext_answer = plaintext_answer
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = TokenBucket(_HANDSHAKES_PER_S, 1, self._loop.time())
@@ -192,17 +195,10 @@ class TlsAcceptor:
             await asyncio.sleep(wait_s)
 
     async def _refuse_plaintext(self, accepted: socket.socket, host: str) -> None:
-        """Tell a client of this protocol that it has to speak TLS, in words that it understands."""
+        """Tell a client that it has to speak TLS, in words that it understands."""
         self._log("plaintext refused", f"refused {host}: it does not speak TLS, and listener {self._name} does")
-        refusal = AuthenticationError(
-            f"the listener {self._name} speaks TLS; set 'security.protocol' to ssl or sasl_ssl, or use the address of "
-            "a plaintext listener"
-        )
-        # Some clients look at nothing but answers to their requests.
         head = accepted.recv(_REQUEST_HEAD_BYTES)
-        is_whole = len(head) == _REQUEST_HEAD_BYTES
-        answer = error_parts(int.from_bytes(head[-_REQUEST_ID_BYTES:]), refusal) if is_whole else []
-        accepted.send(b"".join([*answer, *failure_parts(refusal)]))
+        accepted.send(self._protocol_refusal(head) if self._plaintext_answer is None else self._plaintext_answer)
         accepted.shutdown(socket.SHUT_WR)
         # Closing while there are bytes to read would have the system throw away what was sent.
         try:
@@ -211,6 +207,16 @@ class TlsAcceptor:
                     pass
         except TimeoutError:
             pass
+
+    def _protocol_refusal(self, head: bytes) -> bytes:
+        refusal = AuthenticationError(
+            f"the listener {self._name} speaks TLS; set 'security.protocol' to ssl or sasl_ssl, or use the address of "
+            "a plaintext listener"
+        )
+        # Some clients look at nothing but answers to their requests.
+        is_whole = len(head) == _REQUEST_HEAD_BYTES
+        answer = error_parts(int.from_bytes(head[-_REQUEST_ID_BYTES:]), refusal) if is_whole else []
+        return b"".join([*answer, *failure_parts(refusal)])
 
     async def _has_more(self, accepted: socket.socket) -> bool:
         await self._readable(accepted)

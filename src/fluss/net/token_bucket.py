@@ -1,4 +1,4 @@
-"""Token buckets: how much somebody may do per second, with what was not used saved up for a moment.
+"""Token buckets: how much a client may do per second, with what was not used saved up for a moment.
 
 A bucket fills at a rate up to its capacity. Taking is never refused: it may leave a debt, and the debt says how long to
 wait. So a request that costs more than the bucket holds is possible, and is paid for afterwards; over any time the rate

@@ -205,7 +205,7 @@ class UserTable:
     """A fixed set of users and passwords, each configured as it is or as a hash (``StoredPassword``).
 
     How long a check takes tells neither whether the user exists nor how much of the password was right: a check that
-    fails hashes once, whoever the user is, if the table has a user whose password has to be hashed for that mechanism.
+    fails hashes once, for any user name, if the table has a user whose password has to be hashed for that mechanism.
     A check that succeeds is remembered as a keyed digest, so that the next one need not hash.
 
     What a login by SCRAM shows of a user that does not exist, its salt, is derived from ``salt_key``. It should be the

@@ -9,7 +9,7 @@ This is the form of RFC 5803, which PostgreSQL uses, too. The keys are those of 
     stored key      = SHA-256(client key)                        enough to check that proof, and a password
     server key      = HMAC(salted password, "Server Key")        what the server proves itself with
 
-Whoever reads a stored password can neither log in with it nor turn it back, except by trying passwords, each of which
+A reader of a stored password can neither log in with it nor turn it back, except by trying passwords, each of which
 costs ``iterations`` rounds. Passwords are prepared by SASLprep (RFC 4013), so that different encodings of the same
 characters are one password.
 """
@@ -35,7 +35,7 @@ SALT_BYTES: Final = 16
 # RFC 7677 asks for no fewer. The default takes a processor about 50 ms, once for a client and once for a server.
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_DEFAULT: Final = 100_000
-# A few seconds of work; more would be an attack on whoever has to do it.
+# A few seconds of work; more would be an attack on the server that has to do it.
 ITERATIONS_MAX: Final = 10_000_000
 _SALT_BYTES_MAX: Final = 1024
 

@@ -103,7 +103,7 @@ class StatisticsColumns:
     """The statistics of many batches, as far as they were asked for."""
 
     columns: tuple[ColumnStatistics, ...]
-    # Batches whose block is damaged, so that nothing in it can be believed. Bounds of columns that nobody asked for
+    # Batches whose block is damaged, so that nothing in it can be believed. Bounds of columns that no filter asked for
     # are not looked at.
     is_damaged: BoolArray
 

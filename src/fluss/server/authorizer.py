@@ -57,7 +57,7 @@ def parse_super_users(text: str) -> frozenset[Principal]:
 
 
 def super_user_names(super_users: Collection[Principal], *, ignore_case: bool) -> Callable[[str], bool]:
-    """Return a function that says whether somebody who logs in by a name is a super user."""
+    """Return a function that says whether the user of a name is a super user."""
     names = {user.name.lower() if ignore_case else user.name for user in super_users if user.principal_type == "User"}
     return lambda name: (name.lower() if ignore_case else name) in names
 

@@ -28,7 +28,7 @@ from fluss.storage.vfs import OsFiles, is_out_of_descriptors, is_out_of_space
 FORMAT_VERSION: Final = 1
 FORMAT_FILE: Final = "flussbett-format"
 LOCK_FILE: Final = ".lock"
-# The permissions of a data directory: for the user that the server runs as, and for nobody else.
+# The permissions of a data directory: for the user that the server runs as only.
 PRIVATE: Final = 0o700
 # A mount point has one of its own, and a directory that was only locked so far is as good as empty.
 # Files beside the directories of databases. A database of such a name would have no directory, or take theirs.
@@ -52,7 +52,7 @@ class DataDirectory:
     def acquire(cls, path: Path, *, mode: int = PRIVATE) -> DataDirectory:
         """Make the directory if need be, lock it, and check that its content is ours and of a known version.
 
-        Nobody may use it but those of ``mode``: an existing one that lets others in is closed to them. What is made in
+        Only those of ``mode`` may use it: an existing one that lets others in is closed to them. What is made in
         it later is for the same people. From now on messages to clients do not name it.
 
         Raises FlussError if another server holds it, if it holds something else, or if it cannot be used at all.

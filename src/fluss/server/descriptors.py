@@ -21,6 +21,12 @@ _ROCKSDB_SHARE: Final = 1 / 4
 _OTHERS: Final = 32
 # Connections that have been accepted and are about to be refused.
 _ARRIVALS: Final = 64
+# The connections of HTTP: what each takes with the pair of sockets by which it may read tables, how many there are at
+# most, and their part of all connections where descriptors are few.
+_HTTP_DESCRIPTORS: Final = 3
+_HTTP_CONNECTIONS_MAX: Final = 256
+_HTTP_CONNECTIONS_MIN: Final = 8
+_HTTP_SHARE: Final = 1 / 16
 # With fewer a server is of no use, whatever the limit.
 _CONNECTIONS_MIN: Final = 32
 _STORES_MIN: Final = 4
@@ -58,13 +64,20 @@ def rocksdb_files(stores_wanted: int, limit: int | None = None) -> RocksDbFiles:
     return RocksDbFiles(stores_max, per_store, per_shared_database)
 
 
-def connections_possible(limit: int | None = None) -> int:
-    """Return how many connections there are descriptors for beside files."""
+def connections_possible(limit: int | None = None, *, has_http: bool = False) -> int:
+    """Return how many connections of clients there are descriptors for beside files, and beside HTTP if it is on."""
     limit = _limit() if limit is None else limit
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
     left = limit - DESCRIPTORS_MAX - int(limit * _ROCKSDB_SHARE) - _OTHERS - _ARRIVALS
+    if has_http:
+        left -= http_connections_possible(limit) * _HTTP_DESCRIPTORS
     return max(_CONNECTIONS_MIN, left)
+
+
+def http_connections_possible(limit: int | None = None) -> int:
+    """Return how many connections HTTP may have, of those that are possible."""
+    return max(_HTTP_CONNECTIONS_MIN, min(_HTTP_CONNECTIONS_MAX, int(connections_possible(limit) * _HTTP_SHARE)))
 
 
 def raise_limit() -> None:

@@ -238,7 +238,7 @@ def _check_internal(name: str, plans: Sequence[ListenerPlan]) -> None:
 
 
 def _check_reach(plans: Iterable[ListenerPlan]) -> None:
-    """Refuse listeners that other machines reach and that ask nobody who they are."""
+    """Refuse listeners that other machines reach and that let clients in without a login."""
     for plan in plans:
         if not plan.is_authenticated and not is_local(plan.endpoint.host):
             raise _invalid(

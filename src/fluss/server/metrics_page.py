@@ -63,7 +63,7 @@ class MetricsPage:
                     writer.write(self._response(request))
                     await writer.drain()
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
-            # Not a request, or nobody who waits for the answer.
+            # Not a request, or the client has not waited for the answer.
             pass
         finally:
             self._client_count -= 1

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from fluss.errors import AuthenticationError, ErrorCode, FlussError
 from fluss.memory import resident_bytes
 from fluss.metrics import Family, Metrics
+from fluss.net.admission import address_key
 from fluss.net.connection_login import check_in_turn
 from fluss.net.listener import Listener
 from fluss.net.login import Guess, Login, PasswordHashing, Success, Users
@@ -31,6 +32,7 @@ from fluss.schema.acl import AclResource
 from fluss.schema.table import TablePath
 from fluss.server.authorizer import CLUSTER, Operation
 from fluss.server.coordinator.coordinator import Coordinator
+from fluss.server.descriptors import http_connections_possible
 from fluss.server.options.server_options import ServerOptions
 from fluss.server.rpc.coordinator_service import CoordinatorService
 from fluss.server.rpc.tablet_service import TabletService
@@ -44,6 +46,7 @@ T = TypeVar("T")
 INSIDE_LISTENER: Final = "(http)"
 # How often it is counted how much there is.
 _INVENTORY_S: Final = 30.0
+_HEALTH_S: Final = 1.0
 _CHANGED_WHILE_RUNNING: Final = "changed while the server runs"
 
 
@@ -156,6 +159,12 @@ class OperatorView:
         self._tablet_service = tablet_service
         self._inventory: Inventory | None = None
         self._counted_at_s = 0.0
+        self._last_health: tuple[float, HealthReport] | None = None
+
+    @property
+    def http_connection_count_max(self) -> int:
+        """How many connections of HTTP there are descriptors for."""
+        return http_connections_possible()
 
     # Who may look
 
@@ -175,7 +184,7 @@ class OperatorView:
         async def check() -> Success:
             guess = Login(users, (PLAIN,), self._hashing).take(PLAIN, token)
             assert isinstance(guess, Guess), "PLAIN has no challenges"
-            return await check_in_turn(self._throttle, address, guess)
+            return await check_in_turn(self._throttle, address_key(address), guess)
 
         return await self._run(check())
 
@@ -249,7 +258,14 @@ class OperatorView:
         return self._inventory
 
     async def health(self) -> HealthReport:
-        return await self._call(self._health)
+        """Return how the server is, or was a second ago: everybody may ask, and it takes a look at every bucket."""
+        return await self._call(self._current_health)
+
+    def _current_health(self) -> HealthReport:
+        now_s = self._loop.time()
+        if self._last_health is None or now_s - self._last_health[0] > _HEALTH_S:
+            self._last_health = now_s, self._health()
+        return self._last_health[1]
 
     def _health(self) -> HealthReport:
         red: list[str] = []
@@ -265,9 +281,6 @@ class OperatorView:
             red.append(problem)
         if health.problem is not None:
             (red if health.is_fenced else yellow).append(health.problem)
-        backup = self._manager.backup
-        if backup is not None and backup.problem is not None:
-            (red if backup.fence is not None else yellow).append(backup.problem)
         if damaged_count := len(scrubber.damaged_files):
             yellow.append(f"{damaged_count} files are damaged and not mended; the log of the server names them")
         if crowded_count := self._coordinator_service.crowded_count:

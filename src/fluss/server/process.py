@@ -37,7 +37,7 @@ from fluss.server.coordinator.metadata.metadata_backup import MetadataBackup
 from fluss.server.coordinator.metadata.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.server.coordinator.nodes import Nodes
 from fluss.server.data_dir import DataDirectory
-from fluss.server.descriptors import connections_possible, raise_limit
+from fluss.server.descriptors import connections_possible, http_connections_possible, raise_limit
 from fluss.server.http_listener import HttpPlan, Site, page_sentence, plan_http, start_site
 from fluss.server.json_logs import JsonFormatter
 from fluss.server.listener_parsing import address_text
@@ -76,8 +76,7 @@ STOP_TIMEOUT_S: Final = 60.0
 _SWITCH_INTERVAL_S: Final = 0.0005
 # How often it is looked whether the process holds memory that nothing uses any more.
 _MEMORY_CHECK_INTERVAL_MS: Final = 5_000
-# What the page may hold: the connections of its users, and what they read.
-_PAGE_CONNECTIONS_MAX: Final = 256
+# What the users of the page may read at a time.
 _PAGE_MEMORY_BYTES_MAX: Final = 64 * 1024 * 1024
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
@@ -309,7 +308,7 @@ class FlussServer:
         self, handlers: Mapping[ApiKey, Handler], users: SharedUsers, nodes: Nodes, tablet_service: TabletService
     ) -> list[Listener]:
         started: list[Listener] = []
-        places = Places(connections_possible())
+        places = Places(connections_possible(has_http=self._http_plan is not None))
 
         async def stop_all() -> None:
             # Fetches that wait for records are answered with what there is, so that no client has to be cut off.
@@ -344,16 +343,17 @@ class FlussServer:
 
     def _inside_listener(self, handlers: Mapping[ApiKey, Handler], nodes: Nodes) -> Listener:
         """Return a listener without an address: the page reads tables as a client that was let in already."""
+        connections_max = http_connections_possible()
         settings = ListenerSettings(
             name=INSIDE_LISTENER,
-            connections_max=_PAGE_CONNECTIONS_MAX,
-            connections_per_address_max=_PAGE_CONNECTIONS_MAX,
+            connections_max=connections_max,
+            connections_per_address_max=connections_max,
             in_flight_bytes_max=_PAGE_MEMORY_BYTES_MAX,
             unsent_bytes_total_max=_PAGE_MEMORY_BYTES_MAX,
         )
         listener = Listener(settings, handlers, quotas=self._quotas)
         self._running.push_async_callback(listener.stop)
-        # Nobody connects to it: the page makes its connections in another way.
+        # No socket leads to it: the page makes its connections in another way.
         nodes.set_listener(INSIDE_LISTENER, "127.0.0.1", 1)
         return listener
 

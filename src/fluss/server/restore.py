@@ -2,9 +2,10 @@
 
 | step                                                       | what a crash before the next one leaves             |
 |------------------------------------------------------------|-----------------------------------------------------|
-| 1. the remote directory is claimed: the other server, if it | a claim that is not used; the restore begins anew   |
-|    runs after all, takes no more writes                     |                                                     |
-| 2. the newest point is read, and the metadata are fetched   | the same                                            |
+| 1. the newest point is read, and the metadata are fetched   | nothing that counts; the restore begins anew        |
+| 2. the remote directory is claimed: the other server, if it | a claim that is not used; the restore begins anew   |
+|    runs after all, takes no more writes; if it has made     |                                                     |
+|    another point meanwhile, 1 is done again                 |                                                     |
 | 3. it is noted which logs there have to be, and from where  | the same                                            |
 | 4. the metadata get their name                              | a restored server: see ``tablet.restoration``       |
 
@@ -55,23 +56,41 @@ def restore(source: str, options: FileSystemOptions, data_dir: Path, files: File
         logger.info("%s was restored from %s before, and goes on", data_dir, location)
         return
     store = RemoteStore(open_objects(location, options, files), RemoteTraffic())
-    if newest_point(store) is None:
-        raise no_backup(location)
+    fetched = data_dir / _FETCHED
+    looked_at = _fetch_newest(store, fetched, files)
+    # Not before it is known that the backup can be used: from here on the other server takes no more writes.
     claimed = claim(store, files, data_dir, platform.node(), clock())
-    # After the claim: the other server, if it still runs, may have made another one until now.
     point = newest_point(store)
-    assert point is not None, "there was one"
+    if point is None or point.path != looked_at.path:
+        # The other server runs, and has made another one until now.
+        point = _fetch_newest(store, fetched, files)
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(point.time_ms / 1000))
     logger.info("restoring the backup of %s from %s", when, location)
-    fetched = data_dir / _FETCHED
-    fetch_metadata(store, point, fetched, files)
-    check_metadata(fetched)
     adapt(fetched, moved={} if point.location == location else {point.location: location})
     files.sync(fetched)
     _note_logs(store, point, fetched, data_dir, files)
     RestoreNote(location, point.path, claimed.epoch, point.time_ms).save(files, data_dir)
     files.rename(fetched, data_dir / METADATA_FILE)
     files.sync_directory(data_dir)
+
+
+def _fetch_newest(store: RemoteStore, target: Path, files: Files) -> BackupPoint:
+    """Fetch the metadata of the newest point, and look whether it is whole. Blocking; raises FlussError."""
+    while True:
+        point = newest_point(store)
+        if point is None:
+            raise no_backup(store.location)
+        try:
+            fetch_metadata(store, point, target, files)
+            check_metadata(target)
+            get_chains(store, point)
+        except FlussError:
+            newer = newest_point(store)
+            if newer is None or newer.path == point.path:
+                raise
+            # A server that runs has removed it meanwhile.
+            continue
+        return point
 
 
 def refuse_half_restored(data_dir: Path, files: Files) -> None:

@@ -270,7 +270,7 @@ class AttachedDatabase:
         return entry is not None and entry.name != name
 
     def _spark_table(self, name: TableName) -> str:
-        # Names that nobody writes can be such that no two tables share one.
+        # Names that no user writes can be such that no two tables share one.
         plain = name._replace(table=unique_spark_name(name.table)) if self.is_hidden else name
         return spark_table_name(plain)
 

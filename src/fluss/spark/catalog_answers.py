@@ -20,7 +20,7 @@ from fluss.spark.fluss_catalog import FlussCatalog
 from fluss.spark.naming import TableName, table_name
 from fluss.spark.pushdown.hints import SHARED_KEY
 from fluss.spark.pushdown.installation import install_catalog
-from fluss.spark.table_shape import shown_properties
+from fluss.spark.table_shape import COMMENT, shown_properties
 from fluss.spark.type_mapping import view_schema
 
 # Errors for which Spark has exceptions of its own.
@@ -34,7 +34,6 @@ _KINDS: Final[dict[int, str]] = {
 # Properties that Spark adds to those of CREATE TABLE and CREATE DATABASE.
 _SPARKS_PROPERTIES: Final = frozenset({"provider", "owner", "location", "external", "is_managed_location"})
 _OPTION_PREFIX: Final = "option."
-_COMMENT: Final = "comment"
 _MICROSECONDS: Final = 1000
 
 logger = logging.getLogger(__name__)
@@ -79,11 +78,13 @@ class CatalogAnswers:
                 return self._catalog.list_databases()
             case "database":
                 descriptor = self._catalog.database_info(database).database_descriptor
-                shown = {} if descriptor.comment is None else {_COMMENT: descriptor.comment}
+                shown = {} if descriptor.comment is None else {COMMENT: descriptor.comment}
                 return {**descriptor.custom_properties, **shown}
             case "create-database":
                 comment, properties = _own_properties(asked["properties"])
                 self._catalog.create_database(database, comment=comment, properties=properties)
+            case "alter-database":
+                self._alter_database(database, asked["changes"])
             case "drop-database":
                 self._catalog.drop_database(database, cascade=asked["cascade"])
             case "tables":
@@ -108,7 +109,7 @@ class CatalogAnswers:
         if info.primary_keys:
             properties["primary.key"] = ",".join(info.primary_keys)
         if info.comment is not None:
-            properties[_COMMENT] = info.comment
+            properties[COMMENT] = info.comment
         return {
             "schema": view_schema(info.schema, name.view).json(),
             "partition_keys": [] if name.view else list(info.partition_keys),
@@ -144,6 +145,18 @@ class CatalogAnswers:
             reset_properties=[change["reset"] for change in changes if "reset" in change],
         )
 
+    def _alter_database(self, database: str, changes: list[Mapping[str, Any]]) -> None:
+        changed = dict(change["set"] for change in changes if "set" in change)
+        reset = [change["reset"] for change in changes if "reset" in change]
+        # An empty comment is none.
+        comment = changed.pop(COMMENT, "" if COMMENT in reset else None)
+        self._catalog.alter_database(
+            database,
+            comment=comment,
+            set_properties=changed,
+            reset_properties=[key for key in reset if key != COMMENT],
+        )
+
     class Java:
         """What Py4J has to know: the interface of Java that this is."""
 
@@ -163,9 +176,9 @@ def _own_properties(properties: Mapping[str, str]) -> tuple[str | None, dict[str
     own = {
         key: value
         for key, value in properties.items()
-        if key not in _SPARKS_PROPERTIES and key != _COMMENT and not key.startswith(_OPTION_PREFIX)
+        if key not in _SPARKS_PROPERTIES and key != COMMENT and not key.startswith(_OPTION_PREFIX)
     }
-    return properties.get(_COMMENT), own
+    return properties.get(COMMENT), own
 
 
 def _moment(asked: Mapping[str, Any]) -> dict[str, str]:

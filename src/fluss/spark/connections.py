@@ -21,7 +21,7 @@ from fluss.schema.table import TablePath
 
 # With more settings than this, the connection that was asked for the longest time ago is closed.
 _CONNECTIONS_MAX: Final = 64
-# Whoever waits wants to know for what. A single failure may be no more than a connection that was closed meanwhile.
+# A user who waits wants to know for what. A single failure may be no more than a connection that was closed meanwhile.
 _FAILURES_TO_TELL: Final = 2
 # And that the job is still there.
 _PROGRESS_INTERVAL_S: Final = 10.0

@@ -24,7 +24,7 @@ from fluss.schema.table import PartitionInfo, PartitionSpec, TableInfo, TablePat
 from fluss.schema.value_objects import string_list
 from fluss.spark.connections import await_answer, open_connection
 from fluss.spark.naming import table_path
-from fluss.spark.table_shape import TableShape
+from fluss.spark.table_shape import COMMENT, COMMENT_STAYS, TableShape
 from fluss.spark.text_limits import limit_properties
 from fluss.spark.type_mapping import fluss_schema, spark_schema
 
@@ -77,9 +77,21 @@ class FlussCatalog:
         descriptor = DatabaseDescriptor(comment, properties)
         self._change(lambda admin: admin.create_database(name, descriptor, if_not_exists))
 
-    def alter_database(self, name: str, *, comment: str) -> None:
-        """Change the comment of a database; an empty one removes it. Code 4 if it is missing."""
-        self._change(lambda admin: admin.alter_database(name, comment=comment))
+    def alter_database(
+        self,
+        name: str,
+        *,
+        comment: str | None = None,
+        set_properties: Mapping[str, str] | None = None,
+        reset_properties: Sequence[str] = (),
+    ) -> None:
+        """Change the comment of a database, which an empty one removes, and properties. Code 4 if it is missing."""
+        keys = string_list("reset_properties", reset_properties)
+        self._change(
+            lambda admin: admin.alter_database(
+                name, comment=comment, set_properties=set_properties or {}, reset_properties=keys
+            )
+        )
 
     def drop_database(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> None:
         """Drop a database; code 4 if it is missing, 5 if it has tables and ``cascade`` lets them stay."""
@@ -163,6 +175,9 @@ class FlussCatalog:
         and the second change is refused, the first one has been made.
         """
         path = table_path(table)
+        if COMMENT in {*(set_properties or ()), *reset_properties}:
+            # Spark takes this property for the comment; in Fluss it would be another text beside it.
+            raise FlussError(f"{path}: {COMMENT_STAYS}")
         if add_columns is not None:
             new_columns = added_columns(add_columns)
             set_properties = {**limit_properties_of(add_columns), **(set_properties or {})}

@@ -56,7 +56,7 @@ from fluss.spark.session import session
 from fluss.spark.session.noise import plain_errors
 from fluss.spark.session.running import check_usable
 from fluss.spark.source_options import Use
-from fluss.spark.sql.runner import StatementRunner
+from fluss.spark.sql.runner import RowWrites, StatementRunner
 from fluss.spark.type_mapping import CHANGE_TYPE, view_schema
 from fluss.spark.write.dataframe import Trigger, ordered_for, same_tasks, triggered, update_writer
 from fluss.spark.write.row_changes import ExpressionLike, Merge, updated_rows
@@ -101,7 +101,16 @@ class FlussSpark:
         install_pushdown(self._spark)
         self._attachments = Attachments(self._spark, settings, lambda: self._merged({}, Use.ALL))
         self._catalog = FlussCatalog(settings, on_change=self._attachments.follow)
-        self._statements = StatementRunner(self._spark, self._catalog, self._attachments, write=self.write)
+        self._statements = StatementRunner(
+            self._spark,
+            self._catalog,
+            self._attachments,
+            RowWrites(
+                write=self.write,
+                delete=lambda path, where: self.delete(table=path, where=where),
+                update=self.update,
+            ),
+        )
         answers = CatalogAnswers(self._catalog, self._catalog_options, self._delete_where)
         answers.register(self._spark)
 
@@ -292,10 +301,9 @@ class FlussSpark:
             raise TypeError("delete() takes keys and a table, or a table and where")
         path, info = self._keyed_target(table)
         if keys is None:
-            keys = self.read(path).where(where)  # type: ignore[arg-type] # one of them is there
-        is_case_sensitive = self._merged({}, Use.BATCH_WRITE)["case-sensitive"] == "true"
+            keys = self.read(path).alias(path.table_name).where(where)  # type: ignore[arg-type] # one of them is there
         for key in info.primary_keys:
-            if matching_name(key, keys.columns, is_case_sensitive=is_case_sensitive) is None:
+            if matching_name(key, keys.columns, is_case_sensitive=self._is_case_sensitive()) is None:
                 raise FlussError(f"The keys have no column '{key}'; columns are {shown_names(keys.columns)}")
         deletes = keys.select(*(col(quoted_name(key)) for key in info.primary_keys), lit("-D").alias(CHANGE_TYPE))
         self.write(deletes, path, change_type_column=CHANGE_TYPE, **options)
@@ -312,8 +320,10 @@ class FlussSpark:
         Values are SQL or columns of Spark, and may name columns of the row: ``set={"price": "price * 2"}``.
         """
         path, info = self._keyed_target(table)
-        rows = self.read(path)
-        self.write(updated_rows(rows if where is None else rows.where(where), info, set), path, **options)
+        # By the name of the table as well, as a statement of SQL has it: orders.price.
+        rows = self.read(path).alias(path.table_name)
+        chosen = rows if where is None else rows.where(where)
+        self.write(updated_rows(chosen, info, set, is_case_sensitive=self._is_case_sensitive()), path, **options)
 
     def merge(self, table: str | TablePath, source: DataFrame, on: ExpressionLike, **options: Any) -> Merge:
         """Begin to merge a DataFrame into a table with a primary key, as MERGE INTO does.
@@ -326,7 +336,11 @@ class FlussSpark:
         def write(changes: DataFrame) -> None:
             self.write(changes, path, change_type_column=CHANGE_TYPE, **options)
 
-        return Merge(info, self.read(path), source, on, write)
+        return Merge(info, self.read(path), source, on, write, is_case_sensitive=self._is_case_sensitive())
+
+    def _is_case_sensitive(self) -> bool:
+        """Whether names of columns that differ in upper and lower case only are two names."""
+        return bool(self._merged({}, Use.BATCH_WRITE)["case-sensitive"] == "true")
 
     def _delete_where(self, path: TablePath, condition: str) -> None:
         """Delete rows by a condition in the language of ``scan.filter``, as the catalog of Spark is asked to."""

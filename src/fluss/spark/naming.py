@@ -82,13 +82,13 @@ def spark_name(name: str) -> str:
 def spark_table_name(name: TableName) -> str:
     """Return the name under which Spark's catalog knows a table or a view of it: ``orders``, ``orders__changelog``.
 
-    Two tables may have the same one: whoever gives such names to tables has to see that each has one table.
+    Two tables may have the same one: the caller has to see that each name has one table.
     """
     return spark_name(name.table) + (f"__{name.view}" if name.view else "")
 
 
 def unique_spark_name(name: str) -> str:
-    """Return a name for Spark's catalog that no other name has: for places where nobody has to write it."""
+    """Return a name for Spark's catalog that no other name has: for places where no user has to write it."""
     folded = spark_name(name)
     return folded if folded == name else f"{folded}{_PROVIDER_SEPARATOR}{zlib.crc32(name.encode()):08x}"
 

@@ -27,6 +27,7 @@ from fluss.schema.table import PartitionSpec
 from fluss.schema.types import DataType, TimestampLtzType, TimestampType, TimeType
 from fluss.spark.naming import TableName, TableView
 from fluss.spark.session import has_read_limits
+from fluss.spark.session.task_log import LogLevel
 from fluss.spark.source_options import (
     OPTION_BY_KEY,
     SPARK_OPTIONS,
@@ -90,6 +91,7 @@ class ReadOptions:
     connection: Mapping[str, str] = field(repr=False)
     table: TableName
     is_case_sensitive: bool = False
+    log_level: LogLevel = "warning"
     columns: tuple[str, ...] | None = None
     filter: str | None = None
     partitions: tuple[PartitionChoice, ...] | None = None
@@ -167,6 +169,7 @@ class WriteOptions:
     connection: Mapping[str, str] = field(repr=False)
     table: TableName
     is_case_sensitive: bool = False
+    log_level: LogLevel = "warning"
     delivery_guarantee: DeliveryGuarantee = "at-least-once"
     transaction: Transaction | None = None
     on_table_change: Literal["fail", "accept"] = "fail"

@@ -231,6 +231,15 @@ SPARK_OPTIONS: Final = (
         "Whether columns are found only by names in the same upper and lower case. A data source does not see "
         "spark.sql.caseSensitive of the session; FlussSpark fills it in.",
     ),
+    SparkOption(
+        "log.level",
+        "log_level",
+        word_of("debug", "info", "warning", "error"),
+        "warning",
+        Use.ALL,
+        "From which level on tasks write to the log of their worker. With info each of them says in one line how many "
+        "rows it read or wrote, and how long that took.",
+    ),
     # What is read
     SparkOption(
         "scan.columns",

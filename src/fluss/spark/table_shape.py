@@ -25,6 +25,13 @@ from fluss.schema.schema import AggFunction, Schema, schema_from_columns
 from fluss.schema.table import TableInfo
 from fluss.schema.table_options import TABLE_PREFIX
 
+# The property that Spark takes for the comment of a table.
+COMMENT: Final = "comment"
+COMMENT_STAYS: Final = (
+    "the comment of a table is set when it is created, by CREATE TABLE ... COMMENT '...', and cannot be changed in "
+    "Fluss; ALTER TABLE ... SET TBLPROPERTIES ('note' = '...') keeps any other text with a table"
+)
+
 ChoiceT = TypeVar("ChoiceT", tuple[str, ...], int | None)
 
 _PRIMARY_KEY: Final = "primary.key"

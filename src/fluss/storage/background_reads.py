@@ -26,7 +26,7 @@ class ReadsStoppedError(Exception):
 
 
 class BackgroundReads:
-    """Reads files in one thread. ``stop`` may be called from any; whoever reads then gets ReadsStoppedError."""
+    """Reads files in one thread. ``stop`` may be called from any; reads then end with ReadsStoppedError."""
 
     def __init__(self, bytes_per_second: int, *, wait: Callable[[float], bool] | None = None) -> None:
         """``wait`` pauses for so many seconds and returns whether reading is to end; for tests."""

@@ -4,7 +4,7 @@
 
 Files are named by path, not held open: an idle log costs no descriptor. ``OsFiles`` keeps the descriptors that were
 used last, up to a limit, and as long as there are others. New files and directories can be read and written by those
-who may use the directory that they are made in, and by nobody else. Errors of the operating system come out as OSError,
+who may use the directory that they are made in only. Errors of the operating system come out as OSError,
 with the name of the file. One that says that there is no descriptor left comes before anything is done, and the same
 may be tried again.
 """
@@ -208,7 +208,7 @@ class OsFiles:
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         with self._names_in(path.parent, durably=durably):
             try:
-                # A link that somebody has put there is not followed.
+                # A link that another program has put there is not followed.
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
                 with open(self._opened(temporary, flags, _mode_in(temporary.parent) & _FILE_MODE), "wb") as file:
                     file.write(data)
@@ -221,7 +221,7 @@ class OsFiles:
                 with suppress(OSError):
                     os.unlink(temporary)
                 raise
-            self.forget(path)
+            self._forget_file(path)
 
     def make_directory(self, path: Path, *, durably: bool = True) -> None:
         for attempt in range(_MAKE_ATTEMPTS):
@@ -252,7 +252,7 @@ class OsFiles:
     def remove(self, path: Path) -> None:
         with suppress(FileNotFoundError):
             os.unlink(path)
-        self.forget(path)
+        self._forget_file(path)
 
     def remove_tree(self, path: Path) -> None:
         with suppress(FileNotFoundError):
@@ -266,6 +266,14 @@ class OsFiles:
             self._forget_count += 1
             for known in [known for known in self._descriptors if known == text or known.startswith(below)]:
                 self._drop(self._descriptors.pop(known))
+
+    def _forget_file(self, path: Path) -> None:
+        """Forget a file, below which there is nothing: that does not take a look at all that are open."""
+        with self._lock:
+            self._forget_count += 1
+            descriptor = self._descriptors.pop(os.fspath(path), None)
+            if descriptor is not None:
+                self._drop(descriptor)
 
     def _open_to_write(self, path: Path, position: int) -> _Lent:
         if position:

@@ -261,8 +261,8 @@ def _thread_state(thread: Path) -> str:
 
 
 def main() -> int:
-    """Fork a server for each order that comes in, until nobody gives orders any more."""
-    # Nobody waits for the children: their end is seen by whoever holds a handle of them.
+    """Fork a server for each order that comes in, until the giver of orders is gone."""
+    # The fork server does not wait for its children: their end is seen by the holder of their handle.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     # Ctrl-C reaches all processes of a terminal; what it means is decided where the orders come from.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -314,7 +314,7 @@ class History:
     # Files
 
     def save(self, path: Path) -> None:
-        """Write everything to one file, for somebody who wants to know why a check failed."""
+        """Write everything to one file, to find out from it why a check failed."""
         parts = {f"{part}.{name}": column for part, rows in self._parts() for name, column in rows.table().items()}
         facts = {
             "tables": [(table.name, table.has_key) for table in self.tables],

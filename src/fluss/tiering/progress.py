@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from fluss.amounts import format_bytes, format_count, format_duration, format_rate
 from fluss.errors import FlussError
+from fluss.options import without_passwords
 from fluss.tiering.round_commit import RoundLostError
 from fluss.tiering.rounds import RoundReport
 
@@ -35,6 +36,11 @@ class RoundProgress:
     def of_error(cls, table: str, error: FlussError) -> RoundProgress:
         """Return the progress of a round that has brought nothing to the lake."""
         return cls(table, "lost" if isinstance(error, RoundLostError) else "failed", error=error.message)
+
+    @classmethod
+    def of_exception(cls, table: str, error: Exception) -> RoundProgress:
+        """Return the progress of a round that has ended in an error of another library."""
+        return cls(table, "failed", error=without_passwords(f"{type(error).__name__}: {error}"))
 
     @property
     def is_error(self) -> bool:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.snapshots import Snapshot
 
 from fluss import FlussTable
 from fluss.client.bulk import (
@@ -34,7 +35,7 @@ from fluss.client.bulk import (
 )
 from fluss.errors import ErrorCode, FlussError
 from fluss.lake.catalogs import catalog_properties
-from fluss.lake.commits import OFFSETS_KEY, latest_tiered_snapshot
+from fluss.lake.commits import OFFSETS_KEY, latest_tiered_snapshot, offsets_table_id
 from fluss.lake.lake_tables import LakeTables
 from fluss.lake.scans import LakeFile, LakeScan
 from fluss.lake.schema_mapping import SYSTEM_COLUMNS
@@ -213,6 +214,13 @@ def _check_columns(info: TableInfo, lake_table: IcebergTable) -> None:
             f"The lake table of {info.table_path} has no column '{missing[0]}'; add it there, with its type and behind "
             "the columns of the table"
         )
+    known = {*info.schema.column_names, *SYSTEM_COLUMNS}
+    foreign = [field.name for field in lake_table.schema().fields if field.required and field.name not in known]
+    if foreign:
+        raise FlussError(
+            f"The lake table of {info.table_path} has a column '{foreign[0]}' that must have values, and Fluss has "
+            "none for it; make it optional"
+        )
 
 
 def _files_by_bucket(lake_table: IcebergTable) -> dict[tuple[tuple[str, ...], int], list[LakeFile]]:
@@ -232,26 +240,26 @@ def recovered(calls: TieringCalls, info: TableInfo, lake_table: IcebergTable, kn
     says in which file its offsets are.
     """
     tiered = latest_tiered_snapshot(lake_table)
+    if known is not None:
+        if tiered is not None and known.snapshot_id == tiered.snapshot_id:
+            return False
+        snapshot = _known_snapshot(info, lake_table, known)
+        if tiered is None or (tiered.sequence_number or 0) <= (snapshot.sequence_number or 0):
+            return False
     if tiered is None:
         return False
-    if known is not None:
-        if known.snapshot_id == tiered.snapshot_id:
-            return False
-        snapshot = lake_table.metadata.snapshot_by_id(known.snapshot_id)
-        if snapshot is None:
-            raise FlussError(
-                f"Fluss has the lake snapshot {known.snapshot_id} of {info.table_path} as its newest, and the lake "
-                "table does not have it: it was expired, or the lake table is another one",
-                ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
-            )
-        if (tiered.sequence_number or 0) <= (snapshot.sequence_number or 0):
-            return False
     path = (tiered.summary or {}).get(OFFSETS_KEY)
     if path is None or "{" in path:
         raise FlussError(
             f"The lake snapshot {tiered.snapshot_id} of {info.table_path} does not say in which file its offsets are; "
             "it was made by a service before 0.9, whose interrupted rounds cannot be taken over",
             ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+        )
+    if offsets_table_id(path) not in (None, info.table_id):
+        raise FlussError(
+            f"The lake table of {info.table_path} has the rows of another table of this name, which was dropped; move "
+            f"the lake table away, then switch '{LAKE_ENABLED.key}' off and on",
+            ErrorCode.LAKE_TABLE_ALREADY_EXIST,
         )
     logger.warning(
         "the lake has snapshot %d of %s, which Fluss does not know: a service was interrupted; it is registered now",
@@ -260,6 +268,38 @@ def recovered(calls: TieringCalls, info: TableInfo, lake_table: IcebergTable, kn
     )
     calls.commit(info.table_id, tiered.snapshot_id, path)
     return True
+
+
+def _known_snapshot(info: TableInfo, lake_table: IcebergTable, known: LakeSnapshot) -> Snapshot:
+    """Return the snapshot that Fluss has as the newest. Raises code 53 if the lake table has lost it.
+
+    What a round adds goes behind the current state of the lake table. If that is older than what Fluss knows, because
+    somebody went back to an earlier snapshot, records in between would be in neither of them.
+    """
+    metadata = lake_table.metadata
+    wanted = metadata.snapshot_by_id(known.snapshot_id)
+    if wanted is None:
+        raise FlussError(
+            f"Fluss has the lake snapshot {known.snapshot_id} of {info.table_path} as its newest, and the lake table "
+            "does not have it: it was expired, or the lake table is another one. To begin the lake anew, move the lake "
+            f"table away, then switch '{LAKE_ENABLED.key}' off and on",
+            ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+        )
+    snapshot = metadata.current_snapshot()
+    while snapshot is not None and (snapshot.sequence_number or 0) > (wanted.sequence_number or 0):
+        parent_id = snapshot.parent_snapshot_id
+        parent = None if parent_id is None else metadata.snapshot_by_id(parent_id)
+        if parent is None and parent_id is not None:
+            # Expired, so that it cannot be told any more.
+            return wanted
+        snapshot = parent
+    if snapshot is None or snapshot.snapshot_id != wanted.snapshot_id:
+        raise FlussError(
+            f"The lake table of {info.table_path} was set back behind the snapshot {known.snapshot_id}, which Fluss "
+            "has as its newest: records would be missing. Set its branch main to that snapshot again",
+            ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+        )
+    return wanted
 
 
 # Tasks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import Final, Protocol
 from fluss.client.bulk import JOBS, FinishedRound, TieringAssignment, TieringCalls, retried
 from fluss.errors import FlussError
 from fluss.schema.table import TablePath
+
+logger = logging.getLogger(__name__)
 
 # How long a coordinator may be away when a round asks whether it may commit. Then the round is given up.
 _CONFIRM_LIMIT_S: Final = 30.0
@@ -92,6 +95,7 @@ class NamedSchedule:
         self._clock = clock
         self._due_s = dict.fromkeys(paths, clock())
         self._epochs = dict.fromkeys(paths, 0)
+        self._freshness_s: dict[TablePath, float] = {}
 
     def beat(
         self,
@@ -104,16 +108,32 @@ class NamedSchedule:
         now_s = self._clock()
         for ended in finished:
             path = ended.assignment.table_path
-            self._due_s[path] = now_s if ended.by_force else now_s + self._facts(path)[1]
+            self._due_s[path] = now_s if ended.by_force else now_s + self._freshness_s[path]
         for assignment in failed:
             self._due_s[assignment.table_path] = now_s
         running = {assignment.table_path for assignment in tiering}
         due = [path for path, due_s in self._due_s.items() if due_s <= now_s and path not in running]
-        if not wants_table or not due:
-            return Beat(None, {})
-        path = min(due, key=self._due_s.__getitem__)
-        self._epochs[path] += 1
-        return Beat(TieringAssignment(self._facts(path)[0], path, 0, self._epochs[path]), {})
+        for path in sorted(due, key=self._due_s.__getitem__) if wants_table else ():
+            table_id = self._table_id(path)
+            if table_id is not None:
+                self._epochs[path] += 1
+                return Beat(TieringAssignment(table_id, path, 0, self._epochs[path]), {})
+        return Beat(None, {})
+
+    def _table_id(self, path: TablePath) -> int | None:
+        """Return the id of a table that is due, None if it is to be asked for later.
+
+        A name that was never that of a table is an error; a table that was dropped does not keep others from theirs.
+        """
+        try:
+            table_id, self._freshness_s[path] = self._facts(path)
+        except FlussError as error:
+            if path not in self._freshness_s:
+                raise
+            logger.warning("%s cannot be tiered now: %s", path, error.message)
+            self._due_s[path] = self._clock() + self._poll_interval_s
+            return None
+        return table_id
 
     def confirm(self, assignment: TieringAssignment) -> None:
         return

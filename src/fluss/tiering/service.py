@@ -155,7 +155,7 @@ class TieringService:
             )
         except Exception as error:
             logger.exception("a round of %s failed", path)
-            progress = RoundProgress(path, "failed", error=f"{type(error).__name__}: {error}")
+            progress = RoundProgress.of_exception(path, error)
         try:
             self._on_progress(progress)
         except Exception:

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import ipaddress
 import json
 import logging
 import socket
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
@@ -29,8 +29,10 @@ from aiohttp import web
 from fluss._version import __version__
 from fluss.errors import AuthenticationError, ErrorCode, FlussError
 from fluss.net.admission import is_loopback
+from fluss.net.burst_log import BurstLog
 from fluss.server.operator_view import OperatorView
 from fluss.server.options.http_options import MonitoringAccess
+from fluss.web.http_connections import connection_of
 from fluss.web.load_history import LoadHistory
 from fluss.web.log_lines import LogLines
 from fluss.web.page_files import PageFiles
@@ -42,6 +44,8 @@ from fluss.web.table_api import TAIL_PATH, TableApi
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _BODY_BYTES_MAX: Final = 16 * 1024
+_BODY_S: Final = 15.0
+_SHOWN_PATH_CHARACTERS: Final = 200
 # The event loop of a server that does not answer for so long is not alive.
 _ALIVE_S: Final = 5.0
 # No request takes longer, but for a live tail.
@@ -72,15 +76,16 @@ _STATUS_BY_CODE: Final = {
     ErrorCode.UNKNOWN_SERVER_ERROR: 500,
 }
 _JSON: Final = "application/json"
-
-logger = logging.getLogger(__name__)
+# What proxies add to requests of others.
+_FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 
 
 class Application:
     """The application of aiohttp. Belongs to the loop of HTTP."""
 
-    def __init__(self, view: OperatorView, *, is_tls: bool) -> None:
+    def __init__(self, view: OperatorView, bursts: BurstLog, *, is_tls: bool) -> None:
         self._view = view
+        self._bursts = bursts
         self._is_tls = is_tls
         self._sessions = Sessions(view)
         self._history = LoadHistory(view)
@@ -104,6 +109,7 @@ class Application:
             add("GET", f"/api/{path}", self._for_users(answer))
         add("GET", f"/api/{TAIL_PATH}", self._tail)
         self.app.cleanup_ctx.append(self._running)
+        self.app.on_response_prepare.append(_add_headers)
 
     async def _running(self, _app: web.Application) -> Any:
         self._lines.start()
@@ -121,6 +127,17 @@ class Application:
 
     @web.middleware
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = connection_of(request)
+        if connection is not None:
+            connection.request_began()
+        try:
+            return await self._answer(request, handler)
+        finally:
+            if connection is not None:
+                connection.request_ended()
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        response: web.StreamResponse
         try:
             self._check_host(request)
             response = await handler(request)
@@ -136,21 +153,27 @@ class Application:
             response = _problem(504, "this took too long; ask for less")
         except (ConnectionError, asyncio.CancelledError):
             raise
+        except web.RequestPayloadError:
+            response = _problem(400, "the body of this request cannot be read")
         except Exception:
-            logger.exception("%s %s failed", request.method, request.path)
+            # Whoever finds out what fails can have it a thousand times a second.
+            path = repr(request.path[:_SHOWN_PATH_CHARACTERS])
+            text = f"{request.method} {path} failed\n{traceback.format_exc().rstrip()}"
+            self._bursts.log("requests failed", logging.ERROR, text)
             response = _problem(500, "this failed inside the server; its log has the details")
-        if not response.prepared:
-            response.headers.update(_HEADERS)
-            response.headers.setdefault("Cache-Control", "no-store")
         return response
 
     def _check_host(self, request: web.Request) -> None:
         """Refuse names under which a foreign page could reach this one from a browser; a cookie protects from that."""
         if self._view.needs_login:
             return
-        host = (urlsplit(f"//{request.headers.get('Host', '')}").hostname or "").lower()
-        if host not in self._hosts and not _is_address(host):
-            raise FlussError(f"'{host}' is no name of this server; add it to 'http.hosts' if it is one")
+        if not self._is_own_name(request):
+            shown = request.headers.get("Host", "")[:_SHOWN_PATH_CHARACTERS]
+            raise FlussError(f"'{shown}' is no name of this server; add it to 'http.hosts' if it is one")
+
+    def _is_own_name(self, request: web.Request) -> bool:
+        host = _host_in(f"//{request.headers.get('Host', '')}")
+        return host in self._hosts or _is_address(host)
 
     # Who is asking
 
@@ -182,7 +205,7 @@ class Application:
         return await self._tables.tail(request, await self._session(request))
 
     async def _session_info(self, request: web.Request) -> web.Response:
-        """Say whether there is somebody to log in, without refusing anybody."""
+        """Say which user is logged in, if any, without refusing the request."""
         user, is_open = None, not self._view.needs_login
         token = request.cookies.get(COOKIE)
         if not is_open and token is not None:
@@ -195,7 +218,7 @@ class Application:
         _check_origin(request)
         if not self._view.needs_login:
             raise FlussError("nobody has to log in here")
-        body = await request.json() if request.content_type == _JSON else None
+        body = await _json_body(request)
         if not isinstance(body, dict) or not all(isinstance(body.get(key), str) for key in ("user", "password")):
             raise FlussError('expected {"user": ..., "password": ...}')
         token = await self._sessions.log_in(body["user"], body["password"], _host(request))
@@ -251,10 +274,15 @@ class Application:
         access = self._view.options.http_monitoring_access
         if not self._view.needs_login or access is MonitoringAccess.OPEN:
             return
-        if access is MonitoringAccess.LOCAL and is_loopback(_host(request)):
+        if access is MonitoringAccess.LOCAL and self._is_local(request):
             return
         session = await self._session(request)
         await self._view.check_operator(session.guest)
+
+    def _is_local(self, request: web.Request) -> bool:
+        """Whether a program on this machine asks for itself, and not a proxy for others or a page in a browser."""
+        is_forwarded = any(name in request.headers for name in _FORWARDED)
+        return is_loopback(_host(request)) and not is_forwarded and self._is_own_name(request)
 
 
 def _known_hosts() -> frozenset[str]:
@@ -274,10 +302,34 @@ def _host(request: web.Request) -> str:
     return request.remote or "unknown"
 
 
+def _host_in(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+async def _json_body(request: web.Request) -> Any:
+    """Return the body of a request; None if it is not JSON. Raises TimeoutError if it comes too slowly."""
+    if request.content_type != _JSON:
+        return None
+    async with asyncio.timeout(_BODY_S):
+        body = await request.read()
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_HEADERS)
+    response.headers.setdefault("Cache-Control", "no-store")
+
+
 def _check_origin(request: web.Request) -> None:
     """Refuse forms of foreign pages. Programs send no origin."""
     origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("Host", "").lower():
+    if origin is not None and origin.partition("://")[2].lower() != request.headers.get("Host", "").lower():
         raise FlussError("this request comes from another site", ErrorCode.AUTHORIZATION_EXCEPTION)
 
 
@@ -287,7 +339,7 @@ def _basic_credentials(request: web.Request) -> tuple[str, str]:
         raise AuthenticationError("log in first")
     try:
         name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         colon = ""
     if not colon:
         raise AuthenticationError("the header Authorization cannot be read")

@@ -1,4 +1,4 @@
-"""The files that the page is made of: read once, from the package, and the same for everybody."""
+"""The files that the page is made of: read once, from the package, and the same for all users."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from typing import Final
 from fluss.client.connection import FlussConnection, connect_inside
 from fluss.config import Config
 from fluss.errors import FlussError
+from fluss.net.admission import address_key
 from fluss.net.login import Success
 from fluss.net.request_handler import Guest
 from fluss.protocol.sasl import ANONYMOUS
@@ -23,6 +24,8 @@ from fluss.server.operator_view import OperatorView
 COOKIE: Final = "fluss_session"
 _TOKEN_BYTES: Final = 32
 _SESSIONS_MAX: Final = 200
+# Of one user: those of others stay, however often it logs in.
+_SESSIONS_OF_USER_MAX: Final = 20
 # A password that comes with every request is checked once in so long.
 _BASIC_S: Final = 600.0
 # Live tails of one session at a time.
@@ -40,10 +43,13 @@ _CONFIG: Final = {
 class Session:
     """One user of the page, and its connection, which is made when it is first needed. Belongs to the loop of HTTP."""
 
-    def __init__(self, view: OperatorView, success: Success | None, host: str, expires_s: float) -> None:
+    def __init__(
+        self, view: OperatorView, success: Success | None, host: str, expires_s: float, clock: Callable[[], float]
+    ) -> None:
         self._view = view
-        self.success = success
-        self.expires_s = expires_s
+        self._success = success
+        self._expires_s = expires_s
+        self._clock = clock
         principal = ANONYMOUS if success is None else success.principal
         self.guest = Guest(principal, f"{host}:0")
         self._connection: FlussConnection | None = None
@@ -52,7 +58,13 @@ class Session:
 
     @property
     def user(self) -> str | None:
-        return None if self.success is None else self.success.principal.name
+        return None if self._success is None else self._success.principal.name
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its time is not over, and its user still has the password that it has logged in with."""
+        is_outdated = self._success is not None and not self._view.is_current(self._success)
+        return not is_outdated and self._clock() <= self._expires_s
 
     @property
     def may_tail(self) -> bool:
@@ -88,7 +100,7 @@ class Sessions:
         """Check a password and return the cookie of a new session. Raises AuthenticationError or code 51."""
         success = await self._view.log_in(username, password, host)
         token = secrets.token_urlsafe(_TOKEN_BYTES)
-        self._add(_digest(token), Session(self._view, success, host, self._clock() + self.timeout_s))
+        self._add(_digest(token), self._new(success, host, self.timeout_s))
         return token
 
     @property
@@ -104,17 +116,17 @@ class Sessions:
         session = self._current(key)
         if session is None:
             success = await self._view.log_in(username, password, host)
-            session = Session(self._view, success, host, self._clock() + _BASIC_S)
+            session = self._new(success, host, _BASIC_S)
             self._add(key, session)
         return session
 
     def anonymous(self, host: str) -> Session:
-        """Return the session of an address where nobody has to log in."""
+        """Return the session of an address where no login is asked for."""
         assert not self._view.needs_login, "users have to log in"
-        key = _digest(f"\1{host}")
+        key = _digest(f"\1{address_key(host)}")
         session = self._current(key)
         if session is None:
-            session = Session(self._view, None, host, self._clock() + self.timeout_s)
+            session = self._new(None, host, self.timeout_s)
             self._add(key, session)
         return session
 
@@ -125,15 +137,20 @@ class Sessions:
         session = self._sessions.get(key)
         if session is None:
             return None
-        is_outdated = session.success is not None and not self._view.is_current(session.success)
-        if is_outdated or self._clock() > session.expires_s:
+        if not session.is_current:
             self._remove(key)
             return None
         self._sessions.move_to_end(key)
         return session
 
+    def _new(self, success: Success | None, host: str, timeout_s: float) -> Session:
+        return Session(self._view, success, host, self._clock() + timeout_s, self._clock)
+
     def _add(self, key: bytes, session: Session) -> None:
         self._sessions[key] = session
+        own = [] if session.user is None else [each for each, one in self._sessions.items() if one.user == session.user]
+        for oldest in own[:-_SESSIONS_OF_USER_MAX]:
+            self._remove(oldest)
         while len(self._sessions) > _SESSIONS_MAX:
             self._remove(next(iter(self._sessions)))
 

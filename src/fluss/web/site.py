@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 import threading
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.net.admission import Admission
+from fluss.net.burst_log import BurstLog
 from fluss.net.listener import bind_problem
 from fluss.net.tls import ServerCertificate
+from fluss.net.tls_acceptor import TlsAcceptor
 from fluss.server.operator_view import OperatorView
 from fluss.server.options.http_options import HttpAddress
 from fluss.web.application import Application
+from fluss.web.http_connections import HttpConnections
 
+_NAME: Final = "http"
 _BACKLOG: Final = 64
 # How long answers that are under way may take when the server stops; live tails are ended at once.
 _GRACE_S: Final = 2.0
 _START_TIMEOUT_S: Final = 60.0
 # A connection that is kept open for further requests.
 _KEEP_ALIVE_S: Final = 75.0
+# How long what nobody wanted of a request is read.
+_LINGER_S: Final = 2.0
+_SHOWN_CHARACTERS: Final = 200
+_SPEAK_TLS: Final = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 26\r\nConnection: close\r\n\r\n"
+    b"this port speaks https://\n"
+)
 
 logger = logging.getLogger(__name__)
 
@@ -68,44 +80,73 @@ class HttpSite:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        application = Application(self._view, is_tls=self._address.is_tls)
+        bursts = BurstLog(logger)
+        application = Application(self._view, bursts, is_tls=self._address.is_tls)
         runner = web.AppRunner(
             application.app,
             handle_signals=False,
             access_log=None,
+            logger=_quiet_logger(bursts),
             keepalive_timeout=_KEEP_ALIVE_S,
+            lingering_time=_LINGER_S,
             shutdown_timeout=_GRACE_S,
+            # Nobody has a reason to compress a password.
+            auto_decompress=False,
         )
         await runner.setup()
+        assert runner.server is not None, "the runner is set up"
+        connections = HttpConnections(runner.server, Admission(self._view.http_connection_count_max), bursts)
         try:
-            site = web.TCPSite(
-                runner, self._address.host, self._address.port, ssl_context=self._tls_context(), backlog=_BACKLOG
-            )
-            try:
-                await site.start()
-            except (OSError, OverflowError, UnicodeError) as error:
-                raise FlussError(
-                    f"HTTP cannot be had on {self._address.url}: {bind_problem(error, 'http.listener or --http')}",
-                    ErrorCode.INVALID_CONFIG_EXCEPTION,
-                ) from error
-            self._ready.set_result(runner.addresses[0][1])
+            server = await self._listen(connections, bursts)
+            connections.start()
+            self._ready.set_result(server.sockets[0].getsockname()[1])
             await self._stop.wait()
+            server.close()
             application.end_tails()
         finally:
             await runner.cleanup()
+            connections.stop()
+            bursts.close()
 
-    def _tls_context(self) -> ssl.SSLContext | None:
-        certificate = self._certificate
-        if certificate is None:
-            return None
-        context = certificate.context
+    async def _listen(self, connections: HttpConnections, bursts: BurstLog) -> asyncio.Server | TlsAcceptor:
+        host, port, certificate = self._address.host, self._address.port, self._certificate
+        try:
+            if certificate is None:
+                return await asyncio.get_running_loop().create_server(connections.new, host, port, backlog=_BACKLOG)
+            acceptor = TlsAcceptor(
+                _NAME,
+                # The files may have been renewed since the start.
+                context=lambda: certificate.context,
+                new_connection=connections.new_admitted,
+                admission=connections.admission,
+                bursts=bursts,
+                handshake_timeout_s=certificate.tls.handshake_timeout_s,
+                plaintext_answer=_SPEAK_TLS,
+            )
+            await acceptor.start(host, port, backlog=_BACKLOG)
+        except (OSError, OverflowError, UnicodeError) as error:
+            raise FlussError(
+                f"HTTP cannot be had on {self._address.url}: {bind_problem(error, 'http.listener or --http')}",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            ) from error
+        return acceptor
 
-        def newest(connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
-            # The files may have been renewed since the start.
-            connection.context = certificate.context
 
-        context.sni_callback = newest
-        return context
+def _quiet_logger(bursts: BurstLog) -> logging.Logger:
+    """Return what the library logs to: one line for many requests that are none, everything else as it comes."""
+    quiet = logging.Logger(logger.name)
+    quiet.parent = logger
+
+    def is_kept(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, HttpProcessingError):
+            return True
+        reason = str(error.message).strip().partition("\n")[0]
+        bursts.log("bad requests", logging.INFO, f"{record.getMessage()}: {reason[:_SHOWN_CHARACTERS]!r}")
+        return False
+
+    quiet.addFilter(is_kept)
+    return quiet
 
 
 def start(view: OperatorView, address: HttpAddress, certificate: ServerCertificate | None) -> HttpSite:

@@ -9,13 +9,14 @@ import asyncio
 import json
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final
 
 from aiohttp import web
 
+from fluss import FlussTable
 from fluss.client.bulk import lake_snapshot_of, offsets_of, partitions_of
-from fluss.client.fluss_table import FlussTable
 from fluss.errors import ErrorCode, FlussError
 from fluss.options import HIDDEN, is_secret_key
 from fluss.schema.offsets import OffsetSpec
@@ -30,7 +31,7 @@ _PAGE_ROWS_MAX: Final = 1000
 # Reads of rows at a time, and live tails, of all users together.
 _READS_MAX: Final = 4
 _TAILS_MAX: Final = 32
-# A tail ends after so long; whoever still looks starts another one.
+# A tail ends after so long; a browser that still shows it starts another one.
 _TAIL_S: Final = 1800.0
 _TAIL_START_S: Final = 15.0
 _TABLE: Final = "tables/{database}/{table}"
@@ -212,7 +213,7 @@ class TableApi:
         table = await self._open(request, session)
         try:
             key = json.loads(request.query.get("key", ""))
-        except ValueError:
+        except (ValueError, RecursionError):
             key = None
         if not isinstance(key, dict):
             raise FlussError('the key is an object of columns and values, such as {"id": "1"}')
@@ -220,40 +221,42 @@ class TableApi:
 
     async def tail(self, request: web.Request, session: Session) -> web.StreamResponse:
         """Send what is written from now on, as server-sent events."""
-        if not session.may_tail or len(self._tails) >= _TAILS_MAX:
-            raise FlussError("there are too many live tails; close one", ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION)
-        table = await self._open(request, session)
-        messages = rows_from_now_on(table, _condition(request))
-        # What is wrong with the filter or the table is found before the answer begins.
-        async with asyncio.timeout(_TAIL_START_S):
-            first = await anext(messages)
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         task = asyncio.current_task()
         assert task is not None
+        if not session.may_tail or len(self._tails) >= _TAILS_MAX:
+            raise FlussError("there are too many live tails; close one", ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION)
+        # Before anything is waited for: others come in the meantime.
         self._tails.add(task)
         session.tail_count += 1
-        ends_at = time.monotonic() + _TAIL_S
         try:
-            await response.prepare(request)
-            await response.write(_event(first))
-            async for message in messages:
-                if message["rows"]:
-                    await response.write(_event(message))
-                else:
-                    await response.write(b": still here\n\n")
-                if time.monotonic() > ends_at:
-                    break
-            await response.write(b"event: end\ndata: {}\n\n")
-        except ConnectionError:
-            # The reader has gone.
-            pass
-        except FlussError as error:
-            await response.write(_event({"error": error.message}))
+            return await self._send_tail(request, session)
         finally:
             self._tails.discard(task)
             session.tail_count -= 1
-            await messages.aclose()
-        return response
+
+    async def _send_tail(self, request: web.Request, session: Session) -> web.StreamResponse:
+        table = await self._open(request, session)
+        async with aclosing(rows_from_now_on(table, _condition(request))) as messages:
+            # What is wrong with the filter or the table is found before the answer begins.
+            async with asyncio.timeout(_TAIL_START_S):
+                first = await anext(messages)
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+            ends_at = time.monotonic() + _TAIL_S
+            try:
+                await response.prepare(request)
+                await response.write(_event(first))
+                async for message in messages:
+                    # A new password, or a logout, ends what has begun before it.
+                    if time.monotonic() > ends_at or not session.is_current:
+                        break
+                    await response.write(_event(message) if message["rows"] else b": still here\n\n")
+                await response.write(b"event: end\ndata: {}\n\n")
+            except ConnectionError:
+                # The reader has gone.
+                pass
+            except FlussError as error:
+                await response.write(_event({"error": error.message}))
+            return response
 
     def end_tails(self) -> None:
         for task in self._tails:

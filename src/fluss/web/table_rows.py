@@ -17,9 +17,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fluss import FlussTable, LogScanner
 from fluss.client.bulk import named_buckets_of, offsets_of
-from fluss.client.fluss_table import FlussTable
-from fluss.client.scan.log_scanner import LogScanner
 from fluss.errors import FlussError
 from fluss.schema.offsets import LATEST_OFFSET, OffsetSpec
 from fluss.schema.table import TableBucket
@@ -40,7 +39,7 @@ _CHANGE_COLUMNS: Final = ("_change_type", "_log_offset", "_commit_timestamp")
 
 
 @dataclass(frozen=True, slots=True)
-class FoundRows:
+class PageRows:
     """Rows for a page, and what there is to say about them."""
 
     columns: list[str]
@@ -55,7 +54,7 @@ class FoundRows:
 
 async def last_changes(
     table: FlussTable, *, limit: int, condition: str | None, partition: str | None, with_types: bool
-) -> FoundRows:
+) -> PageRows:
     """Return the newest records of a log, or the newest changes of a table with a key, the newest first."""
     buckets, has_more_buckets = await _buckets(table, partition)
     ends = await asyncio.to_thread(offsets_of, table, buckets, OffsetSpec.latest())
@@ -82,7 +81,7 @@ async def last_changes(
                     kept = deque([_newest(kept, limit * len(wanted))])
                     kept_count = kept[0].num_rows
     if not kept:
-        return FoundRows(_shown_columns(table, with_types), [], is_late, _note(is_late, has_more_buckets, condition))
+        return PageRows(_shown_columns(table, with_types), [], is_late, _note(is_late, has_more_buckets, condition))
     rows = _newest(kept, limit)
     return await asyncio.to_thread(
         _found, rows, with_types, is_late or has_more_buckets, _note(is_late, has_more_buckets, condition)
@@ -95,10 +94,10 @@ def _newest(tables: Collection[pa.Table], count: int) -> pa.Table:
     return joined.sort_by(order).slice(0, count)
 
 
-def _found(rows: pa.Table, with_types: bool, is_cut: bool, note: str) -> FoundRows:
+def _found(rows: pa.Table, with_types: bool, is_cut: bool, note: str) -> PageRows:
     if not with_types:
         rows = rows.drop_columns([_CHANGE_COLUMNS[0]])
-    return FoundRows(rows.column_names, json_rows(rows), is_cut, note)
+    return PageRows(rows.column_names, json_rows(rows), is_cut, note)
 
 
 def _shown_columns(table: FlussTable, with_types: bool) -> list[str]:
@@ -117,7 +116,7 @@ def _note(is_late: bool, has_more_buckets: bool, condition: str | None) -> str:
     return "; ".join(notes)
 
 
-async def current_rows(table: FlussTable, *, limit: int, condition: str | None, partition: str | None) -> FoundRows:
+async def current_rows(table: FlussTable, *, limit: int, condition: str | None, partition: str | None) -> PageRows:
     """Return some rows of a table with a primary key as they are now."""
     if condition is not None:
         return await _filtered_rows(table, limit=limit, condition=condition, partition=partition)
@@ -135,11 +134,11 @@ async def current_rows(table: FlussTable, *, limit: int, condition: str | None, 
     joined = pa.concat_tables(found) if found else table.arrow_schema.empty_table()
     is_cut = count >= limit or has_more_buckets
     return await asyncio.to_thread(
-        lambda: FoundRows(joined.column_names, json_rows(joined), is_cut, "in no order" if is_cut else "")
+        lambda: PageRows(joined.column_names, json_rows(joined), is_cut, "in no order" if is_cut else "")
     )
 
 
-async def _filtered_rows(table: FlussTable, *, limit: int, condition: str, partition: str | None) -> FoundRows:
+async def _filtered_rows(table: FlussTable, *, limit: int, condition: str, partition: str | None) -> PageRows:
     found: list[pa.Table] = []
     count, is_late = 0, False
     async with _changelog(table, condition) as scanner:
@@ -159,11 +158,9 @@ async def _filtered_rows(table: FlussTable, *, limit: int, condition: str, parti
             count += snapshot.num_rows
     joined = pa.concat_tables(found).slice(0, limit).drop_columns(list(_CHANGE_COLUMNS)) if found else None
     if joined is None:
-        return FoundRows(list(table.get_table_info().schema.column_names), [], is_late, _note(is_late, False, None))
+        return PageRows(list(table.get_table_info().schema.column_names), [], is_late, _note(is_late, False, None))
     return await asyncio.to_thread(
-        lambda: FoundRows(
-            joined.column_names, json_rows(joined), is_late or count >= limit, _note(is_late, False, None)
-        )
+        lambda: PageRows(joined.column_names, json_rows(joined), is_late or count >= limit, _note(is_late, False, None))
     )
 
 
@@ -184,7 +181,7 @@ async def rows_from_now_on(table: FlussTable, condition: str | None) -> AsyncGen
 
 
 async def look_up(table: FlussTable, key: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the row with a key, whose values are texts as somebody has typed them."""
+    """Return the row with a key, whose values are texts as the user has typed them."""
     info = table.get_table_info()
     wanted = {}
     for name in info.primary_keys:

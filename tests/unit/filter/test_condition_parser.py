@@ -16,8 +16,8 @@ from fluss.filter.condition_parser import (
     Comparison,
     Condition,
     Constant,
+    InList,
     Junction,
-    Membership,
     Negation,
     NullTest,
     Operator,
@@ -33,7 +33,7 @@ def outline(condition: Condition) -> object:
             return truth
         case Comparison(column, operator, value):
             return column.name, operator.value, value.value
-        case Membership(column, values):
+        case InList(column, values):
             return column.name, "in", *(value.value for value in values)
         case NullTest(column):
             return column.name, "is null"

@@ -9,7 +9,7 @@ from fluss.lake.commits import commit_files
 from fluss.lake.lake_tables import LakeTables
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Column, Schema
-from fluss.schema.types import DataTypes
+from fluss.schema.types import DataField, DataTypes
 from tests.unit.lake.lakes import BUCKETS, PATH, key_descriptor, log_descriptor, open_lake, rows, written
 
 
@@ -80,6 +80,43 @@ def test_a_table_with_keys_is_bucketed_by_its_key_and_merged_on_read(lake):
             ),
             ErrorCode.INVALID_TABLE_EXCEPTION,
             "type STRING",
+        ),
+        (
+            TableDescriptor(
+                Schema.builder()
+                .column("a.b", DataTypes.int())
+                .column("a", DataTypes.row([DataField("b", DataTypes.int())]))
+                .build(),
+                bucket_count=1,
+            ),
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+            "rename a column",
+        ),
+        (
+            TableDescriptor(
+                Schema.builder()
+                .column("a", DataTypes.int().not_null())
+                .column("b", DataTypes.double().not_null())
+                .primary_key(["a", "b"])
+                .build(),
+                bucket_count=1,
+                bucket_keys=["a"],
+            ),
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+            "'b' is double",
+        ),
+        (
+            TableDescriptor(Schema.builder().column("a", DataTypes.float()).build(), bucket_count=1, bucket_keys=["a"]),
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+            "cannot be bucketed",
+        ),
+        (
+            TableDescriptor(
+                Schema.builder().column("a", DataTypes.timestamp(7).not_null()).primary_key(["a"]).build(),
+                bucket_count=1,
+            ),
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+            "precision of 6",
         ),
         (
             key_descriptor(custom_properties={"iceberg.write.delete.mode": "copy-on-write"}),

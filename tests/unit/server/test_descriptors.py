@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.server.descriptors import connections_possible, rocksdb_files
+from fluss.server.descriptors import connections_possible, http_connections_possible, rocksdb_files
 from fluss.storage.kv import rocks
 from fluss.storage.kv.rocks import KvResources
 from fluss.storage.kv.store_settings import KvStoreSettings
@@ -19,6 +19,14 @@ def test_connections_are_fewer_than_descriptors_beside_files():
     assert 100 < connections_possible(1024) < 1024 - DESCRIPTORS_MAX
     assert connections_possible(65_536) > 10_000
     assert connections_possible(100) == 32
+
+
+@pytest.mark.parametrize(("limit", "count"), [(100, 8), (1024, 10), (8192, 256), (65_536, 256)])
+def test_connections_of_http_have_descriptors_of_their_own(limit, count):
+    assert http_connections_possible(limit) == count
+    # Each may have a pair of sockets to read tables by.
+    left = max(32, connections_possible(limit) - 3 * count)
+    assert connections_possible(limit, has_http=True) == left
 
 
 @pytest.mark.parametrize("limit", [1024, 4096, 20_000, 65_536, 1_048_576])

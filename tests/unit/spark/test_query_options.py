@@ -50,6 +50,7 @@ def test_the_defaults_of_the_fields_are_those_of_the_table_of_options() -> None:
 
 READ_VALUES: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({"case-sensitive": "true"}, {"is_case_sensitive": True}),
+    ({"log.level": "info"}, {"log_level": "info"}),
     ({"scan.cores": "4"}, {"cores": 4}),
     ({"scan.columns": "id, price"}, {"columns": ("id", "price")}),
     ({"scan.columns": "`a,b`,`c``d`, e f "}, {"columns": ("a,b", "c`d", "e f")}),
@@ -166,6 +167,7 @@ def test_every_option_has_been_shown_to_mean_something() -> None:
     others |= {"sink.on-table-change"}
     assert set(OPTION_BY_KEY) == shown | others
     assert _write(sink__allow_overwrite="true").allow_overwrite
+    assert _write(log__level="info").log_level == "info"
     assert [_write().on_table_change, _write(sink__on_table_change="accept").on_table_change] == ["fail", "accept"]
     repeatable = _write(sink__transaction="daily-load/17", checkpointlocation="/c")
     assert repeatable.transaction == ("daily-load", 17)

@@ -154,3 +154,33 @@ def test_tables_by_name_have_a_clock_of_their_own() -> None:
     again = beat(two)
     assert again is not None
     assert (again.table_path, again.tiering_epoch) == (one.table_path, 2)
+
+
+def test_a_table_that_was_dropped_does_not_keep_others_from_theirs() -> None:
+    first, second = TablePath("d", "first"), TablePath("d", "second")
+    now, gone = [0.0], set[TablePath]()
+
+    def facts(path: TablePath) -> tuple[int, float]:
+        if path in gone:
+            raise FlussError(f"Table {path} does not exist", ErrorCode.TABLE_NOT_EXIST)
+        return hash(path), 10.0
+
+    def due(schedule: NamedSchedule, *tiering: TieringAssignment) -> TieringAssignment | None:
+        return schedule.beat(tiering, (), (), wants_table=True).assignment
+
+    schedule = NamedSchedule([first, second], facts, 30.0, clock=lambda: now[0])
+    one = due(schedule)
+    assert one is not None
+    gone.add(one.table_path)
+    other = due(schedule)
+    assert other is not None
+    assert other.table_path not in gone
+    now[0] = 30.0
+    gone.clear()
+    again = due(schedule, other)
+    assert again is not None
+    assert again.table_path == one.table_path, "it may be created again"
+    # A name that was never that of a table is a mistake.
+    gone.add(first)
+    with pytest.raises(FlussError, match="does not exist"):
+        due(NamedSchedule([first], facts, 30.0, clock=lambda: now[0]))

@@ -313,7 +313,8 @@ class Screen:
         self._last = before, now
         facts = server_facts(before, now)
         for fact, history in self._history.items():
-            if fact in facts:
+            # Rates need two looks; all plots begin with them.
+            if fact in facts and before is not None:
                 history.append(facts[fact])
         return self._lines(before, now, height, "Ctrl-C ends this", self._dim)
 

@@ -33,7 +33,7 @@ _LOG_LINES_SHOWN: Final = 5
 
 
 def default_data_dir() -> Path:
-    """Return where a server keeps its data if nobody says where."""
+    """Return where a server keeps its data unless the user says where."""
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "fluss" / "data"
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -26,10 +28,16 @@ spark = group(
         "tier": Lazy("fluss.cli.cluster.spark_commands:tier", "Bring tables to their lake, once or for good."),
     },
     examples=(
-        'fluss spark sql "CREATE TABLE sales.totals AS SELECT id, sum(price) FROM sales.orders GROUP BY id"',
+        'fluss spark sql "CREATE TABLE fluss.sales.ids AS SELECT DISTINCT id FROM fluss.sales.orders"',
         "fluss spark load 'orders/*.parquet' sales.orders",
     ),
 )
+
+# What to do next, where Spark's own advice is about other tables than these.
+_SPARK_STEPS: Final = {
+    "TABLE_OR_VIEW_NOT_FOUND": "a table is named fluss.DATABASE.TABLE here, `fluss table ls` shows what there is",
+    "SCHEMA_NOT_FOUND": "a database is named fluss.DATABASE here, `fluss db ls` shows what there is",
+}
 
 _master_option = click.option("--master", help="Where Spark runs.  [default: on this machine]")
 _cores_option = click.option("--cores", type=click.IntRange(min=1), help="How many processors of this machine.")
@@ -44,6 +52,21 @@ def _fluss_spark(session: Session, master: str | None, cores: int | None) -> Flu
     options: dict[str, Any] = dict(session.client_options())
     servers = options.pop(SERVERS_KEY)
     return FlussSpark(spark_session("fluss", cores=cores, master=master), bootstrap_servers=servers, **options)
+
+
+@contextmanager
+def _told_errors() -> Iterator[None]:
+    """Run a block in which an error of Spark is told in its first sentence, without plans and frames of Java."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        lines = str(error).strip().splitlines()
+        step = _SPARK_STEPS.get(error.getCondition() or "")
+        raise CommandError(
+            f"{lines[0].rstrip('.') if lines else type(error).__name__}{f'; {step}' if step else ''}"
+        ) from error
 
 
 def _is_shown() -> bool:
@@ -68,12 +91,13 @@ def sql(session: Session, statement: str, master: str | None, cores: int | None)
     for queries.
     """
     fs = _fluss_spark(session, master, cores)
-    found = fs.sql(statement)
-    if found.columns:
-        rows = (tuple(row) for row in found.toLocalIterator())
-        session.out.rows(found.columns, rows, empty="no rows")
-    else:
-        session.out.done("Done.", done=True)
+    with _told_errors():
+        found = fs.sql(statement)
+        if found.columns:
+            rows = (tuple(row) for row in found.toLocalIterator())
+            session.out.rows(found.columns, rows, empty="no rows")
+        else:
+            session.out.done("Done.", done=True)
 
 
 @click.command(cls=Command, examples=("fluss spark load 'orders/*.parquet' sales.orders --resume-dir ./load-1",))
@@ -99,14 +123,16 @@ def load(
 
     Files, directories or patterns, that all executors can read; each row once, also when tasks fail.
     """
-    report = _fluss_spark(session, master, cores).bulk_load(
-        list(files),
-        table,
-        format=file_format,
-        ignore_extra=ignore_extra,
-        resume_dir=resume_dir,
-        progress=_is_shown(),
-    )
+    fs = _fluss_spark(session, master, cores)
+    with _told_errors():
+        report = fs.bulk_load(
+            list(files),
+            table,
+            format=file_format,
+            ignore_extra=ignore_extra,
+            resume_dir=resume_dir,
+            progress=_is_shown(),
+        )
     session.out.done(
         f"Loaded {report.rows:,} rows of {report.files} files into {table} in {report.seconds:.1f} s.",
         table=table,
@@ -136,7 +162,9 @@ def export(
     """Write a table to Parquet files, in parallel."""
     options: dict[str, Any] = {"columns": names_of(columns) or None, "filter": condition}
     given = {name: value for name, value in options.items() if value is not None}
-    report = _fluss_spark(session, master, cores).export(table, path, progress=_is_shown(), **given)
+    fs = _fluss_spark(session, master, cores)
+    with _told_errors():
+        report = fs.export(table, path, progress=_is_shown(), **given)
     session.out.done(
         f"Wrote {report.rows:,} rows of {table} to {path} in {report.seconds:.1f} s.",
         table=table,
@@ -164,12 +192,14 @@ def copy(
     """
     from fluss.cli.rows.copying import cluster_settings
 
-    report = _fluss_spark(session, master, cores).copy(
-        source,
-        target,
-        target_cluster=None if to_cluster is None else cluster_settings(session, to_cluster),
-        progress=_is_shown(),
-    )
+    fs = _fluss_spark(session, master, cores)
+    with _told_errors():
+        report = fs.copy(
+            source,
+            target,
+            target_cluster=None if to_cluster is None else cluster_settings(session, to_cluster),
+            progress=_is_shown(),
+        )
     rows = [(each.source, each.target, each.partitions, each.rows, each.rows_found) for each in report.tables]
     session.out.rows(("source", "target", "partitions", "rows", "copied_before"), rows)
 
@@ -190,6 +220,14 @@ def tier(session: Session, tier_options: tuple[str, ...]) -> int:
         raise CommandError("this needs Spark: pip install 'flussbett[spark,lake]', and Java 17 or newer")
     from fluss.spark.tier import main
 
-    servers = session.client_options()[SERVERS_KEY]
-    code = main(["--bootstrap-servers", servers, *tier_options])
+    code = main([*tier_arguments(session), *tier_options])
     return Exit.OK if code is None else int(code)
+
+
+def tier_arguments(session: Session) -> list[str]:
+    """Return address and login as the program of tiering takes them. Other processes do not see these arguments."""
+    options = session.client_options()
+    arguments = ["--bootstrap-servers", options.pop(SERVERS_KEY)]
+    for key, value in options.items():
+        arguments += ["-D", f"{key}={value}"]
+    return [*arguments, "--json"] if session.output_format == "json" else arguments

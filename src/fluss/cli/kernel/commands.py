@@ -117,7 +117,7 @@ class Command(click.Command):
         taken = {name for each in self.params for name in each.opts}
         for each in shared_options():
             if not is_local or each.name in _LOCAL_OPTIONS:
-                # As `fluss tail -f`, which is what everybody knows.
+                # As `fluss tail -f`, as users know it from `tail`.
                 each.opts = [name for name in each.opts if name not in taken]
                 self.params.append(each)
 

@@ -27,7 +27,7 @@ _SECONDS_BY_UNIT: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _COMPLETION_TIMEOUT_MS: Final = "2000"
 
 
-class TableName(TextType):
+class TableNameType(TextType):
     """The name of a table, with or without its database; a shell completes it from the cluster."""
 
     name = "table"
@@ -78,7 +78,7 @@ def _quick(ctx: click.Context) -> Session:
     return session
 
 
-TABLE: Final = TableName()
+TABLE: Final = TableNameType()
 DATABASE: Final = DatabaseName()
 
 

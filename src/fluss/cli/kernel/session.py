@@ -1,4 +1,4 @@
-"""What all commands of one call share: options of everybody, the connection, the output."""
+"""What all commands of one call share: the options of all commands, the connection, the output."""
 
 from __future__ import annotations
 

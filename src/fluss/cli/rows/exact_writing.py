@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 
 from fluss import FlussTable
-from fluss.cli.rows.load_state import LoadState
+from fluss.cli.rows.load_state import LoadPosition
 from fluss.client.bulk import PartitionSplitter, partitions_of
 from fluss.schema.table import PartitionSpec, spec_of_partition_name
 from fluss.spark.write.keyed_write import KeyedWrite
@@ -19,7 +19,7 @@ from fluss.spark.write.writer_record import Attempt, WriterRecord
 class _StateRecord:
     """Keeps the record of a part in the account of the load."""
 
-    def __init__(self, state: LoadState) -> None:
+    def __init__(self, state: LoadPosition) -> None:
         self._state = state
 
     def load(self) -> WriterRecord | None:
@@ -34,7 +34,7 @@ class _StateRecord:
 def write_part(
     table: FlussTable,
     batches: Iterable[pa.RecordBatch],
-    state: LoadState,
+    state: LoadPosition,
     create_partition: Callable[[PartitionSpec], None] | None,
 ) -> int:
     """Write what earlier tries have not, and return how many rows the part has."""

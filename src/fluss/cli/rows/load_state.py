@@ -19,7 +19,7 @@ _VERSION: Final = 1
 
 
 @dataclass
-class LoadState:
+class LoadPosition:
     """How far a load is."""
 
     path: str
@@ -38,7 +38,7 @@ class LoadState:
     version: int = field(default=_VERSION)
 
     @classmethod
-    def open(cls, path: str, info: TableInfo, files: Sequence[str], settings: dict[str, Any]) -> LoadState:
+    def open(cls, path: str, info: TableInfo, files: Sequence[str], settings: dict[str, Any]) -> LoadPosition:
         """Take up the load in a file, or begin one; that of another table or of other files is refused."""
         facts = [[os.path.abspath(file), os.path.getsize(file), os.stat(file).st_mtime_ns] for file in files]
         fresh = cls(path, str(info.table_path), info.table_id, facts, json.loads(json.dumps(settings)))

@@ -16,9 +16,9 @@ from fluss.cli.kernel.session import Session, pass_session
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fluss.cli.rows.load_state import LoadState
-    from fluss.cli.rows.row_fitting import RejectFile, RowFitter
-    from fluss.cli.rows.row_reading import PlacedBatch, RowReader
+    from fluss.cli.rows.load_state import LoadPosition
+    from fluss.cli.rows.row_fitting import RejectFile, TableFitter
+    from fluss.cli.rows.row_reading import FileBatch, FileReader
     from fluss.file_formats import FileFormat
     from fluss.schema.table import PartitionSpec
 
@@ -94,10 +94,10 @@ def load(
     With --resume each row is written once, however often the load is interrupted and begun again; without, a second
     load writes everything a second time.
     """
-    from fluss.cli.rows.load_state import LoadState
+    from fluss.cli.rows.load_state import LoadPosition
     from fluss.cli.rows.row_files import STANDARD_INPUT, format_of
-    from fluss.cli.rows.row_fitting import RejectFile, RowFitter
-    from fluss.cli.rows.row_reading import CsvFormat, RowReader
+    from fluss.cli.rows.row_fitting import RejectFile, TableFitter
+    from fluss.cli.rows.row_reading import CsvStyle, FileReader
     from fluss.file_formats import FileFormat
 
     for file in files:
@@ -111,8 +111,8 @@ def load(
     if not no_create_partitions:
         session.creates_partitions()
     info = session.table(table).get_table_info()
-    csv_format = CsvFormat(delimiter, quote, not no_header, nulls, multiline)
-    reader = RowReader(info.schema, csv_format, mapping_of(rename, "column"), ignore_extra)
+    csv_format = CsvStyle(delimiter, quote, not no_header, nulls, multiline)
+    reader = FileReader(info.schema, csv_format, mapping_of(rename, "column"), ignore_extra)
     settings = {
         "rename": sorted(rename),
         "csv": [delimiter, quote, no_header, list(nulls)],
@@ -120,10 +120,10 @@ def load(
         "ignore_extra": ignore_extra,
         "part_bytes": part_bytes,
     }
-    state = None if state_file is None else LoadState.open(state_file, info, files, settings)
+    state = None if state_file is None else LoadPosition.open(state_file, info, files, settings)
     size = 0 if state is None else state.rejects_size
     with RejectFile(rejects, max_rejects, size=size) as reject_file:
-        fitter = RowFitter(info, reader, reject_file)
+        fitter = TableFitter(info, reader, reject_file)
         work = _Load(session, table, formats, reader, fitter, reject_file, creates=not no_create_partitions)
         rows = work.run() if state is None else work.run_with(state, part_bytes)
         rejected = reject_file.count + (0 if state is None else state.rejected)
@@ -141,8 +141,8 @@ class _Load:
         session: Session,
         table: str,
         files: list[tuple[str, FileFormat]],
-        reader: RowReader,
-        fitter: RowFitter,
+        reader: FileReader,
+        fitter: TableFitter,
         rejects: RejectFile,
         *,
         creates: bool,
@@ -188,7 +188,7 @@ class _Load:
         sizes = [_size(file) for file, _ in self._files]
         return sum(sizes) if all(sizes) else None
 
-    def run_with(self, state: LoadState, part_bytes: int) -> int:
+    def run_with(self, state: LoadPosition, part_bytes: int) -> int:
         """Write what earlier runs have not, and return how many rows all of them have written."""
         from fluss.cli.kernel.progress import WorkProgress
         from fluss.cli.rows.exact_writing import write_part
@@ -225,7 +225,7 @@ class _Load:
 class _Part:
     """The rows of a file from a position up to one about so many bytes later. ``position`` is None at its end."""
 
-    def __init__(self, placed_batches: Iterator[PlacedBatch], fitter: RowFitter, bytes_max: int) -> None:
+    def __init__(self, placed_batches: Iterator[FileBatch], fitter: TableFitter, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._placed = placed_batches
         self._fitter = fitter

@@ -16,7 +16,7 @@ from fluss.cli.kernel.parameters import KEY_VALUE, TABLE, mapping_of, names_of
 from fluss.cli.kernel.session import Session, pass_session
 
 if TYPE_CHECKING:
-    from fluss.cli.rows.row_reading import RowReader
+    from fluss.cli.rows.row_reading import FileReader
     from fluss.schema.table import TableInfo
 
 columns_option = click.option("--columns", multiple=True, metavar="NAMES", help="Only these columns.")
@@ -162,7 +162,7 @@ def _given_rows(rows: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield f"line {number}", line
 
 
-def _read_row(text: str, reader: RowReader) -> dict[str, Any]:
+def _read_row(text: str, reader: FileReader) -> dict[str, Any]:
     from fluss.cli.rows.row_reading import row_from_json
     from fluss.errors import FlussError
 
@@ -178,12 +178,12 @@ def _write_rows(
 ) -> tuple[int, int]:
     """Write JSON objects, each as soon as it is there, and return how many were written and rejected."""
     from fluss.cli.rows.row_fitting import RejectFile
-    from fluss.cli.rows.row_reading import Rejected, RowReader
+    from fluss.cli.rows.row_reading import FileReader, Rejected
     from fluss.errors import FlussError
 
     found = session.table(table)
     info = found.get_table_info()
-    reader = RowReader(info.schema)
+    reader = FileReader(info.schema)
     if info.has_primary_key():
         write = found.new_upsert(list(partial) or None).create_writer().upsert
     else:

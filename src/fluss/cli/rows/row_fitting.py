@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from fluss.cli.kernel.exits import CommandError, Exit
 from fluss.cli.kernel.values import json_value
-from fluss.cli.rows.row_reading import PlacedBatch, Rejected, RowReader
+from fluss.cli.rows.row_reading import FileBatch, FileReader, Rejected
 from fluss.errors import FlussError
 from fluss.schema.fitting import DataFitter
 from fluss.schema.normalize import normalize_batch
@@ -67,10 +67,10 @@ class RejectFile:
             self._file.close()
 
 
-class RowFitter:
+class TableFitter:
     """Brings batches into the form of a table."""
 
-    def __init__(self, info: TableInfo, reader: RowReader, rejects: RejectFile) -> None:
+    def __init__(self, info: TableInfo, reader: FileReader, rejects: RejectFile) -> None:
         self._info = info
         self._reader = reader
         self._rejects = rejects
@@ -78,7 +78,7 @@ class RowFitter:
         # A row without these belongs nowhere.
         self._required = {*info.partition_keys, *(info.bucket_keys if info.has_primary_key() else ())}
 
-    def fit(self, placed: PlacedBatch) -> Iterator[pa.RecordBatch]:
+    def fit(self, placed: FileBatch) -> Iterator[pa.RecordBatch]:
         """Return the rows that fit, in their order."""
         rows = self._named(placed)
         try:
@@ -86,7 +86,7 @@ class RowFitter:
         except FlussError:
             yield from self._apart(rows, placed, 0)
 
-    def _named(self, placed: PlacedBatch) -> pa.RecordBatch:
+    def _named(self, placed: FileBatch) -> pa.RecordBatch:
         names = placed.rows.schema.names
         targets = [self._reader.column_of(name) for name in names]
         for name, target in zip(names, targets, strict=True):
@@ -110,7 +110,7 @@ class RowFitter:
                 raise FlussError(f"column '{name}' is null, and a row needs a value there")
         return fitted
 
-    def _apart(self, rows: pa.RecordBatch, placed: PlacedBatch, first: int) -> Iterator[pa.RecordBatch]:
+    def _apart(self, rows: pa.RecordBatch, placed: FileBatch, first: int) -> Iterator[pa.RecordBatch]:
         """Go through halves of halves, down to the rows that do not fit."""
         try:
             yield self._fitted(rows)

@@ -46,7 +46,7 @@ class Rejected(NamedTuple):
     content: Any
 
 
-class PlacedBatch(NamedTuple):
+class FileBatch(NamedTuple):
     """Some rows under the names of the file. ``position`` is where to go on behind them, None if that is not here."""
 
     rows: pa.RecordBatch
@@ -58,7 +58,7 @@ Reject = Callable[[Rejected], None]
 
 
 @dataclass(frozen=True)
-class CsvFormat:
+class CsvStyle:
     """How values of CSV files are written."""
 
     delimiter: str | None = None
@@ -74,15 +74,15 @@ class CsvFormat:
 
 
 @dataclass(frozen=True)
-class RowReader:
+class FileReader:
     """Reads files for a table with this schema. ``renames`` are columns of the table by their names in files."""
 
     schema: Schema
-    csv_format: CsvFormat = field(default_factory=CsvFormat)
+    csv_format: CsvStyle = field(default_factory=CsvStyle)
     renames: Mapping[str, str] = field(default_factory=dict)
     ignores_extra: bool = False
 
-    def read(self, path: str, file_format: FileFormat, reject: Reject, start: int = 0) -> Iterator[PlacedBatch]:
+    def read(self, path: str, file_format: FileFormat, reject: Reject, start: int = 0) -> Iterator[FileBatch]:
         """Read a file from a position on."""
         try:
             match file_format:
@@ -110,7 +110,7 @@ class RowReader:
 # Parquet and Arrow
 
 
-def _parquet(path: str, start: int) -> Iterator[PlacedBatch]:
+def _parquet(path: str, start: int) -> Iterator[FileBatch]:
     import pyarrow.parquet as pq
 
     if path == STANDARD_INPUT:
@@ -121,10 +121,10 @@ def _parquet(path: str, start: int) -> Iterator[PlacedBatch]:
             for batch in reader.iter_batches(BATCH_ROWS, row_groups=[group]):
                 place = partial(_row_place, path, f"row group {group}, ", first)
                 first += batch.num_rows
-                yield PlacedBatch(batch, place, group + 1 if first == count else None)
+                yield FileBatch(batch, place, group + 1 if first == count else None)
 
 
-def _arrow(path: str, start: int) -> Iterator[PlacedBatch]:
+def _arrow(path: str, start: int) -> Iterator[FileBatch]:
     if path == STANDARD_INPUT:
         with pa.ipc.open_stream(open_stream(path)) as stream:
             yield from _arrow_batches(path, enumerate(stream), start)
@@ -139,7 +139,7 @@ def _arrow(path: str, start: int) -> Iterator[PlacedBatch]:
             yield from _arrow_batches(path, ((number, reader.get_batch(number)) for number in numbers), start)
 
 
-def _arrow_batches(path: str, batches: Iterator[tuple[int, pa.RecordBatch]], start: int) -> Iterator[PlacedBatch]:
+def _arrow_batches(path: str, batches: Iterator[tuple[int, pa.RecordBatch]], start: int) -> Iterator[FileBatch]:
     for number, batch in batches:
         if number < start:
             continue
@@ -147,7 +147,7 @@ def _arrow_batches(path: str, batches: Iterator[tuple[int, pa.RecordBatch]], sta
             part = batch.slice(first, BATCH_ROWS)
             is_last = first + BATCH_ROWS >= batch.num_rows
             place = partial(_row_place, path, f"batch {number}, ", first)
-            yield PlacedBatch(part, place, number + 1 if is_last else None)
+            yield FileBatch(part, place, number + 1 if is_last else None)
 
 
 def _row_place(path: str, part: str, first: int, number: int) -> str:
@@ -201,7 +201,7 @@ def _line_place(path: str, line: int) -> str:
 # CSV
 
 
-def _csv(path: str, start: int, csv_format: CsvFormat, schema: Schema, reject: Reject) -> Iterator[PlacedBatch]:
+def _csv(path: str, start: int, csv_format: CsvStyle, schema: Schema, reject: Reject) -> Iterator[FileBatch]:
     """Read texts; it is the columns of the table that make numbers of them."""
     from pyarrow import csv
 
@@ -233,10 +233,10 @@ def _csv(path: str, start: int, csv_format: CsvFormat, schema: Schema, reject: R
         )
         place = partial(_csv_place, path, data, line, bad)
         for batch in table.combine_chunks().to_batches():
-            yield PlacedBatch(batch, place, block.end)
+            yield FileBatch(batch, place, block.end)
 
 
-def _texts(names: Sequence[str], csv_format: CsvFormat) -> Any:
+def _texts(names: Sequence[str], csv_format: CsvStyle) -> Any:
     from pyarrow import csv
 
     return csv.ConvertOptions(
@@ -267,9 +267,7 @@ def _csv_place(path: str, data: bytes, line: int, bad: list[int], number: int) -
     return _line_place(path, line + lines[number])
 
 
-def _multiline_csv(
-    path: str, csv_format: CsvFormat, delimiter: str, names: Sequence[str] | None
-) -> Iterator[PlacedBatch]:
+def _multiline_csv(path: str, csv_format: CsvStyle, delimiter: str, names: Sequence[str] | None) -> Iterator[FileBatch]:
     """Read a file whose lines are not its rows, in one go: there are no positions in it."""
     from pyarrow import csv
 
@@ -282,7 +280,7 @@ def _multiline_csv(
     first = 0
     with open_stream(path) as stream, csv.open_csv(stream, read, parse, _texts(names, csv_format)) as reader:
         for batch in reader:
-            yield PlacedBatch(batch, partial(_row_place, path, "", first), None)
+            yield FileBatch(batch, partial(_row_place, path, "", first), None)
             first += batch.num_rows
 
 
@@ -292,7 +290,7 @@ def _multiline_csv(
 class _JsonLines:
     """Reads objects, one in a line: many at once, or one by one where a type or a mistake needs it."""
 
-    def __init__(self, path: str, reader: RowReader, reject: Reject) -> None:
+    def __init__(self, path: str, reader: FileReader, reject: Reject) -> None:
         self._path = path
         self._reader = reader
         self._reject = reject
@@ -300,7 +298,7 @@ class _JsonLines:
         self._arrow = reader.schema.to_arrow()
         self._is_fast = not reader.renames and all(each.root in _FAST_TYPES for each in self._types.values())
 
-    def batches(self, start: int) -> Iterator[PlacedBatch]:
+    def batches(self, start: int) -> Iterator[FileBatch]:
         for block in _blocks(self._path, start):
             if not block.data.strip():
                 continue
@@ -312,7 +310,7 @@ class _JsonLines:
             for first in range(0, batch.num_rows, BATCH_ROWS):
                 is_last = first + BATCH_ROWS >= batch.num_rows
                 place = partial(self._place, places, first)
-                yield PlacedBatch(batch.slice(first, BATCH_ROWS), place, block.end if is_last else None)
+                yield FileBatch(batch.slice(first, BATCH_ROWS), place, block.end if is_last else None)
 
     def _place(self, places: list[int], first: int, number: int) -> str:
         return _line_place(self._path, places[first + number])
@@ -359,7 +357,7 @@ class _JsonLines:
         return row_from_json(found, self._reader)
 
 
-def row_from_json(found: Any, reader: RowReader) -> dict[str, Any]:
+def row_from_json(found: Any, reader: FileReader) -> dict[str, Any]:
     """Return an object of JSON as a row of a table; what does not fit is a FlussError."""
     if not isinstance(found, dict):
         raise FlussError(f'an object is wanted, such as {{"{reader.schema.column_names[0]}": ...}}')

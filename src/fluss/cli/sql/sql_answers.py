@@ -7,10 +7,10 @@ import pyarrow as pa
 from fluss.cli.kernel.session import Session
 from fluss.cli.rows.row_files import format_of
 from fluss.cli.rows.row_writing import row_writer
-from fluss.cli.sql.sql_engine import Answer, duckdb_errors, python_rows
+from fluss.cli.sql.sql_engine import SqlAnswer, duckdb_errors, python_rows
 
 
-def show(session: Session, answer: Answer, output: str | None) -> int | None:
+def show(session: Session, answer: SqlAnswer, output: str | None) -> int | None:
     """Print an answer, or write it to a file; return how many rows it has, None if it is not made of rows."""
     if answer.reader is None:
         if answer.sentence:

@@ -28,7 +28,7 @@ _OWN_CATALOG: Final = "fluss"
 _KEYED_ROWS: Final = "__fluss_rows_by_key"
 
 
-class Answer(NamedTuple):
+class SqlAnswer(NamedTuple):
     """What a statement returned: rows, or a sentence. ``way`` says how rows of a table were found."""
 
     reader: pa.RecordBatchReader | None
@@ -54,7 +54,7 @@ class SqlEngine:
         with duckdb_errors():
             return [each.query.strip() for each in self._duckdb.extract_statements(text)]
 
-    def run(self, statement: str) -> Answer:
+    def run(self, statement: str) -> SqlAnswer:
         """Run one statement."""
         with duckdb_errors():
             parsed = self._duckdb.extract_statements(statement)[0]
@@ -78,14 +78,14 @@ class SqlEngine:
             way = self._make_known(parts, tree if len(names) == 1 else None) or way
         with duckdb_errors():
             found = self._duckdb.sql(statement)
-            return Answer(None if found is None else found.to_arrow_reader(), way=way)
+            return SqlAnswer(None if found is None else found.to_arrow_reader(), way=way)
 
-    def _create_table(self, statement: str) -> Answer:
+    def _create_table(self, statement: str) -> SqlAnswer:
         from fluss.cli.catalog.table_making import from_statement
 
         new = from_statement(statement)
         self._session.admin.create_table(new.path, new.descriptor, new.if_not_exists)
-        return Answer(None, f"Created the table {new.path}.")
+        return SqlAnswer(None, f"Created the table {new.path}.")
 
     def _make_known(self, parts: list[str], tree: SyntaxTree | None) -> str:
         """Let DuckDB know a table by its name; return how its rows are found. Names of others are left to it.

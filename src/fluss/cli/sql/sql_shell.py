@@ -204,7 +204,7 @@ class _LineEditing:
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             readline.write_history_file(self._path)
-            # There may be values in it that are nobody else's business.
+            # There may be values in it that other users must not see.
             self._path.chmod(0o600)
 
     def _complete(self, text: str, number: int) -> str | None:

@@ -365,7 +365,7 @@ class Consumer(ServerMade):
     def epochs(self) -> dict[TableBucket, int]:
         """Return the buckets that this member reads, each with the epoch of its ownership: a fencing token.
 
-        Whoever reads the bucket later has a greater one. A sink that refuses smaller ones than it has seen cannot be
+        The next reader of the bucket has a greater one. A sink that refuses smaller ones than it has seen cannot be
         changed by a process that does not know yet that it was replaced.
         """
         self._check_open()

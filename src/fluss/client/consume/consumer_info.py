@@ -119,12 +119,13 @@ async def drop_consumer(cluster: Cluster, runtime: Runtime, info: TableInfo, nam
     if rows_info is None:
         return
     group_name = GroupName(str(info.table_path), name)
-    group = await read_group(cluster, runtime, rows_info, group_name)
-    if group.members and group.table_id == info.table_id and not force:
-        raise FlussError(
-            f"The consumer '{name}' of {info.table_path} has members: {', '.join(group.members)}. Close them first; "
-            "force=True is for those that were killed"
-        )
+    if not force:
+        group = await read_group(cluster, runtime, rows_info, group_name)
+        if group.members and group.table_id == info.table_id:
+            raise FlussError(
+                f"The consumer '{name}' of {info.table_path} has members: {', '.join(group.members)}. Close them "
+                "first; force=True is for those that were killed"
+            )
     rows = GroupRows(cluster, runtime, rows_info, group_name)
     try:
         await rows.delete_all()

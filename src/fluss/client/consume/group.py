@@ -8,7 +8,7 @@ decides for others. What a record does:
 |-----------|-----------------------------------------------------------------------------------------------|
 | reset     | the group begins anew with these buckets and positions, if its author knew of the last reset |
 | join      | a new member; buckets without an owner are its own at once                                    |
-| beat      | a sign of life; of somebody who is no member it means nothing                                 |
+| beat      | a sign of life; of a sender who is no member it means nothing                                 |
 | leave     | a member is gone, by its own will or expelled; its buckets are given to others                |
 | partition | the partitions of the table are others now                                                    |
 | commit    | the position of a bucket, if it comes from the owner and has the epoch of its ownership       |

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -176,7 +177,8 @@ class GroupRows:
         row = await lookuper.lookup([self.name.table_name, self.name.consumer, _GROUP])
         if row is None:
             return Group(self.info.table_id, offset_end), offset_end
-        group = Group.from_json(self.info.table_id, row["detail"])
+        with _readable(row):
+            group = Group.from_json(self.info.table_id, row["detail"])
         earliest = await bucket_offsets(self._cluster, self.info.table_path, [self.bucket], OffsetSpec.earliest())
         if group.offset < earliest[self.bucket] or group.offset > offset_end:
             # The log does not say any more what has happened since. A void group is reset.
@@ -197,7 +199,8 @@ class GroupRows:
         # The state of the group first: positions that have rows of their own are newer.
         for row in sorted(rows, key=lambda row: row["entry"] != _GROUP):
             if row["entry"] == _GROUP:
-                kept = reset_from_json(row["detail"]) or Group.from_json(self.info.table_id, row["detail"])
+                with _readable(row):
+                    kept = reset_from_json(row["detail"]) or Group.from_json(self.info.table_id, row["detail"])
                 if kept.table_id == table_id:
                     positions |= kept.positions
             elif row["entry"].startswith(_MEMBER):
@@ -298,10 +301,23 @@ class GroupRows:
         return {"table_name": self.name.table_name, "consumer": self.name.consumer, "entry": entry}
 
 
+@contextmanager
+def _readable(row: Mapping[str, Any]) -> Iterator[None]:
+    """Explain what goes wrong inside: whoever may write to the table may have written anything."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise FlussError(
+            f"The row '{row['entry']}' of consumer '{row['consumer']}' of {row['table_name']} was not written by a "
+            f"consumer ({type(error).__name__}); drop the consumer with force=True, and find out who writes there"
+        ) from error
+
+
 def events_of(records: Iterable[ScanRecord]) -> Iterator[tuple[int, Event]]:
     """Return what records of the log say, each with its offset."""
     for record in records:
-        event = _event_of(record.change_type, record.row)
+        with _readable(record.row):
+            event = _event_of(record.change_type, record.row)
         if event is not None:
             yield record.offset, event
 

@@ -1,6 +1,6 @@
 """A member of a group: joins it, shows that it is alive, follows the group's log, commits, and leaves.
 
-Nobody compares clocks. A member sends a beat, and the next one when it has seen that beat in the log and an interval
+Clocks are not compared. A member sends a beat, and the next one when it has seen that beat in the log and an interval
 has passed; so its own beats in the log are its clock, which stands still while the server is away. Who has shown
 nothing while a lease of beats of another member went by is expelled by that one: its row is deleted, which is a record
 like any other, and takes effect for all at the same place in the log. A member that has not seen a beat of its own for
@@ -244,7 +244,7 @@ class Membership:
                 return
         if isinstance(event, Beat) and not event.is_join:
             if not is_effective and self._group.leader == self.member and self._rows is not None:
-                # Somebody who was expelled does not know it yet.
+                # A member that was expelled does not know it yet.
                 self._rows.delete_member(event.member)
             return
         if is_effective:

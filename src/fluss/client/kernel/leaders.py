@@ -32,7 +32,7 @@ LEADERLESS_S_MAX: Final = 5.0
 # Partitions that are asked for one by one at the same time, after a question for all of them has failed.
 _QUESTIONS_MAX: Final = 16
 # Partitions whose leaders are asked for with one request, and so many requests at the same time: each takes a server
-# milliseconds, in which it answers nobody else.
+# milliseconds, in which it answers no other client.
 _PARTITIONS_PER_REQUEST: Final = 500
 _METADATA_REQUESTS_MAX: Final = 4
 

@@ -34,7 +34,7 @@ _NO_LAKE_CODES: Final = frozenset({ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTI
 _NO_FOLLOWER: Final = -1
 _OFFSET_TYPES: Final = {OffsetType.EARLIEST: 0, OffsetType.LATEST: 1, OffsetType.TIMESTAMP: 2}
 # So many questions about offsets are asked at once, each about so many buckets at most. A server answers one in a few
-# milliseconds, in which it answers nobody else; if it has to open the logs first, which takes a hundred times as long,
+# milliseconds, in which it answers no others; if it has to open the logs first, which takes a hundred times as long,
 # all that it is asked at once still has to be answered in time.
 _REQUESTS_MAX: Final = 4
 _BUCKETS_PER_REQUEST: Final = 512

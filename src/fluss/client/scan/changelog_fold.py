@@ -33,7 +33,7 @@ class ChangelogFold:
     ``columns`` are wanted, of the rows that their filter keeps. Changes have the columns ``with_keys``: those, what
     else the filter needs, and what else there is of ``key_names``, the primary key without the partition columns.
     Changes of one bucket come in the order of their offsets. With ``keeps_deletes`` keys that end with a deletion are
-    kept, for somebody who has older rows: they are among the ``changes`` and not among the ``rows``.
+    kept, for a caller who has older rows: they are among the ``changes`` and not among the ``rows``.
     """
 
     def __init__(

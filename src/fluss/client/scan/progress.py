@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO
 
-# More often nobody can read it.
+# More often than a person can read.
 _INTERVAL_S: Final = 0.1
 _BAR_CHARS: Final = 24
 

@@ -21,7 +21,7 @@ from fluss.schema.database import DatabaseDescriptor
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.serde import table_to_json
 from fluss.schema.table import TablePath
-from fluss.server.coordinator.dropped_partitions import DroppedPartition, DroppedPartitions
+from fluss.server.coordinator.dropped_partitions import DroppedPartitions, PartitionDrop
 from fluss.server.coordinator.metadata.metadata_store import Database, MetadataStore
 from fluss.server.model import BucketHost, Clock, Partition, Table
 
@@ -360,7 +360,7 @@ class Catalog(CatalogImage):
             for partition in partitions:
                 await self._buckets.know_log_ends(table, partition)
             now_ms = self._clock()
-            dropped = [DroppedPartition(each.partition_id, table_id, each.name, now_ms) for each in partitions]
+            dropped = [PartitionDrop(each.partition_id, table_id, each.name, now_ms) for each in partitions]
             # Without their ends: rows may be written up to the moment in which the partitions are gone.
             await self._store.drop_partitions(dropped, forgotten_ids=self._dropped.take_old(now_ms))
             self._remove_partitions(table_id, partitions)
@@ -371,7 +371,7 @@ class Catalog(CatalogImage):
             await self._store.set_log_ends(dropped)
             return partitions
 
-    def dropped_partitions_of(self, table_id: int, first_id: int) -> list[DroppedPartition]:
+    def dropped_partitions_of(self, table_id: int, first_id: int) -> list[PartitionDrop]:
         """Return the partitions of a table that were dropped not too long ago, from an id on."""
         return self._dropped.of_table(table_id, first_id)
 

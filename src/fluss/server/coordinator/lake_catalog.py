@@ -12,6 +12,7 @@ from fluss.schema.schema import Column
 from fluss.schema.table import TablePath
 from fluss.schema.table_options import LAKE_ENABLED, LAKE_FORMAT, LakeFormat
 from fluss.server.coordinator.dynamic_configs import CLUSTER_LAKE_PREFIX, DynamicConfigs
+from fluss.server.model import Table
 
 if TYPE_CHECKING:
     from fluss.lake.lake_tables import LakeTables
@@ -30,13 +31,26 @@ class LakeCatalog:
         # Opened when it is first needed, and again when the options have changed.
         self._opened: tuple[Mapping[str, str], LakeTables] | None = None
 
-    async def create(self, path: TablePath, descriptor: TableDescriptor, *, must_be_empty: bool) -> None:
-        """Make the lake table of a table that has its lake switched on.
+    async def create(self, path: TablePath, descriptor: TableDescriptor) -> None:
+        """Make the lake table of a new table that has its lake switched on.
 
         Raises code 54 if there is one that does not fit, 15 if there cannot be one, and 40 if the lake does not answer.
         """
         if LAKE_ENABLED.of(descriptor.properties) and self._is_iceberg(descriptor):
-            await self._ask(lambda tables: tables.create(path, descriptor, must_be_empty=must_be_empty))
+            await self._ask(lambda tables: tables.create(path, descriptor, must_be_empty=True))
+
+    async def switch_on(self, table: Table) -> bool:
+        """Make the lake table of a table, or take the one that it had, and return whether it has nothing yet.
+
+        Raises what ``create`` does.
+        """
+        descriptor = table.descriptor
+        if not self._is_iceberg(descriptor):
+            return False
+        made = await self._ask(
+            lambda tables: tables.create(table.path, descriptor, must_be_empty=False, table_id=table.table_id)
+        )
+        return made.metadata.current_snapshot() is None
 
     async def add_columns(self, path: TablePath, descriptor: TableDescriptor, columns: Sequence[Column]) -> None:
         """Add columns to the lake table, if there is or was one."""

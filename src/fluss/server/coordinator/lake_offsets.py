@@ -9,7 +9,6 @@ The index is the bucket; -1 says that the lake knows nothing of it. A file is wr
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+from fluss.buffers import BytesLike
 from fluss.errors import ErrorCode, FlussError
+from fluss.json_object import parse_object, write_json
 from fluss.schema.table import TableBucket, TablePath
 from fluss.storage.remote.file_systems import FileSystemOptions, check_location, open_objects
 from fluss.storage.remote.store import RemoteStore, RemoteTraffic
@@ -62,11 +63,12 @@ class LakeOffsetsFiles:
         location, name = self._split(path, table_id, file_path)
         try:
             data = self._store(location).get(name)
-            return _from_json(table_id, bytes(data))
         except FileNotFoundError:
             raise _invalid(f"There is no offsets file {file_path} of table {path}") from None
-        except (ValueError, TypeError, KeyError) as error:
-            raise _invalid(f"The offsets file {file_path} cannot be read: {error}") from None
+        try:
+            return _from_json(table_id, data)
+        except FlussError as error:
+            raise _invalid(f"The offsets file {file_path} cannot be read: {error.message}") from None
 
     def remove(self, path: TablePath, table_id: int, file_path: str) -> None:
         """Remove a file; a missing one is not an error."""
@@ -114,24 +116,27 @@ def _to_json(table_id: int, offsets: Mapping[TableBucket, int]) -> bytes:
             {"partition_id": partition_id, "bucket_offsets": _array(by_bucket)}
             for partition_id, by_bucket in sorted(groups.items(), key=lambda item: item[0] or 0)
         ]
-    return json.dumps(value, separators=(",", ":")).encode()
+    return write_json(value)
 
 
 def _array(by_bucket: Mapping[int, int]) -> list[int]:
     return [by_bucket.get(bucket_id, _UNKNOWN) for bucket_id in range(max(by_bucket) + 1)]
 
 
-def _from_json(table_id: int, data: bytes) -> dict[TableBucket, int]:
-    value = json.loads(data)
-    if value["version"] != _VERSION:
-        raise ValueError(f"it has version {value['version']}")
-    if value["table_id"] != table_id:
-        raise ValueError(f"it is of the table of id {value['table_id']}")
-    groups = [(each["partition_id"], each["bucket_offsets"]) for each in value.get("partition_offsets", ())]
-    if "bucket_offsets" in value:
-        groups.append((None, value["bucket_offsets"]))
+def _from_json(table_id: int, data: BytesLike) -> dict[TableBucket, int]:
+    fields = parse_object(data)
+    if (version := fields.integer("version")) != _VERSION:
+        raise FlussError(f"it has version {version}")
+    if (other_id := fields.integer("table_id")) != table_id:
+        raise FlussError(f"it is of the table of id {other_id}")
+    groups: list[tuple[int | None, list[int]]] = []
+    if fields.has("partition_offsets"):
+        partitions = fields.objects("partition_offsets")
+        groups += [(each.integer("partition_id"), each.integers("bucket_offsets")) for each in partitions]
+    if fields.has("bucket_offsets"):
+        groups.append((None, fields.integers("bucket_offsets")))
     return {
-        TableBucket.new_with_partition(table_id, partition_id, bucket_id): int(offset)
+        TableBucket.new_with_partition(table_id, partition_id, bucket_id): offset
         for partition_id, offsets in groups
         for bucket_id, offset in enumerate(offsets)
         if offset != _UNKNOWN

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket, TablePath
@@ -132,8 +132,21 @@ class LakeSnapshots:
             self._entries[table.table_id] = entries
             self._paths[table.table_id] = table.path
             self._newest[table.table_id] = entry, offsets
-        gone = _paths_of(before) - _paths_of(entries)
-        for file_path in sorted(gone):
+        await self._remove_files(table, _paths_of(before) - _paths_of(entries))
+
+    async def forget(self, table: Table) -> None:
+        """Forget all snapshots of a table: its lake begins anew."""
+        async with self._lock:
+            before = self._entries.get(table.table_id, [])
+            if not before:
+                return
+            await self._table.replace(table.table_id, ())
+            del self._entries[table.table_id]
+            self._newest.pop(table.table_id, None)
+        await self._remove_files(table, _paths_of(before))
+
+    async def _remove_files(self, table: Table, paths: Iterable[str]) -> None:
+        for file_path in sorted(paths):
             try:
                 await asyncio.to_thread(self._files.remove, table.path, table.table_id, file_path)
             except FlussError as error:

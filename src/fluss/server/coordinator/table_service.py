@@ -24,6 +24,7 @@ from fluss.server.coordinator.auto_partitioner import AutoPartitioner, AutoParti
 from fluss.server.coordinator.catalog import Catalog
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
 from fluss.server.coordinator.lake_catalog import LakeCatalog
+from fluss.server.coordinator.lake_snapshots import LakeSnapshots
 from fluss.server.coordinator.lake_tiering import LakeTiering
 from fluss.server.coordinator.nodes import ServerTags
 from fluss.server.coordinator.settings import CoordinatorSettings
@@ -33,7 +34,13 @@ from fluss.server.coordinator.table_descriptors import (
     with_changed_properties,
     with_defaults,
 )
-from fluss.server.coordinator.table_validation import TableLimits, check_bucket_count, check_replicas, validate_table
+from fluss.server.coordinator.table_validation import (
+    TableLimits,
+    check_bucket_count,
+    check_lake_bucket_key,
+    check_replicas,
+    validate_table,
+)
 from fluss.server.model import Clock, Table
 
 # The system keeps it; users never create or drop it.
@@ -54,6 +61,7 @@ class TableService:
         settings: CoordinatorSettings,
         clock: Clock,
         lake: LakeCatalog,
+        lake_snapshots: LakeSnapshots,
         tiering: LakeTiering,
     ) -> None:
         self._catalog = catalog
@@ -63,6 +71,7 @@ class TableService:
         self._settings = settings
         self._clock = clock
         self._lake = lake
+        self._lake_snapshots = lake_snapshots
         self._tiering = tiering
 
     def table_json(self, table: Table) -> bytes:
@@ -87,7 +96,7 @@ class TableService:
         descriptor = self._complete(descriptor)
         if self._catalog.table_by_path(path) is None:
             self._catalog.existing_database(path.database_name)
-            await self._lake.create(path, descriptor, must_be_empty=True)
+            await self._lake.create(path, descriptor)
         table = await self._catalog.create_table(
             path,
             descriptor,
@@ -103,6 +112,7 @@ class TableService:
         self._check_allowed(descriptor)
         descriptor = with_defaults(descriptor, self._settings, self._configs.lake())
         validate_table(descriptor, self._limits())
+        check_lake_bucket_key(descriptor)
         check_replicas(descriptor, self._tags.assignable_count)
         return descriptor
 
@@ -157,11 +167,18 @@ class TableService:
             return
         was_on = LAKE_ENABLED.of(before.descriptor.properties)
         if not was_on and LAKE_ENABLED.of(after.descriptor.properties):
-            await self._lake.create(after.path, after.descriptor, must_be_empty=False)
+            if await self._lake.switch_on(after):
+                # The lake table that it had is gone: what it had come to says nothing about the new one.
+                await self._lake_snapshots.forget(after)
             return
         old, new = _all_properties(before), _all_properties(after)
         changed_values = {key: value for key, value in new.items() if old.get(key) != value}
-        await self._lake.alter_properties(before.path, before.descriptor, changed_values, old.keys() - new.keys())
+        try:
+            await self._lake.alter_properties(before.path, before.descriptor, changed_values, old.keys() - new.keys())
+        except FlussError as error:
+            # Somebody has dropped the lake table. Then the lake can be switched off all the same.
+            if error.error_code != ErrorCode.TABLE_NOT_EXIST or LAKE_ENABLED.of(after.descriptor.properties):
+                raise
 
     # Partitions
 

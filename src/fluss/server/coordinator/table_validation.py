@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
+from fluss.row.key import IcebergKeyEncoder
 from fluss.row.partition_names import TimePattern
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.naming_rules import check_column_name
@@ -106,6 +107,22 @@ def _bucket_key_types(descriptor: TableDescriptor, limits: TableLimits) -> None:
 
 def _primary_key_types(descriptor: TableDescriptor, limits: TableLimits) -> None:
     _refuse_types("Primary key", descriptor, descriptor.schema.get_primary_keys(), _NESTED)
+
+
+def check_lake_bucket_key(descriptor: TableDescriptor) -> None:
+    """Refuse bucket keys that no row could be written with: the format of the lake says how they are encoded.
+
+    This is for new tables. One that is there is of no use with such a key, but can be altered.
+    """
+    if LAKE_FORMAT.of(descriptor.properties) is not LakeFormat.ICEBERG or not descriptor.bucket_keys:
+        return
+    try:
+        IcebergKeyEncoder(tuple(descriptor.schema.column(name).data_type for name in descriptor.bucket_keys))
+    except FlussError as error:
+        raise _invalid_table(
+            f"With '{LAKE_FORMAT.key}' = {LakeFormat.ICEBERG} rows are put into buckets as Iceberg does, and not by "
+            f"({', '.join(descriptor.bucket_keys)}): {error.message}. Choose another bucket key"
+        ) from None
 
 
 def _refuse_types(what: str, descriptor: TableDescriptor, columns: Iterable[str], refused: frozenset[TypeRoot]) -> None:

@@ -102,7 +102,7 @@ class KvBucket:
         self._applying: Sequence[PendingBatch] = ()
         # Also while the store is opened for that.
         self._is_preparing = self._is_applying = False
-        # Set when nothing is prepared, pending or applied any more; None while nobody waits for that.
+        # Set when nothing is prepared, pending or applied any more; None while no task waits for that.
         self._at_rest: asyncio.Future[None] | None = None
         self._reader_count = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -468,7 +468,7 @@ class KvBucket:
         return bool(self._is_preparing or self._is_applying or self._pending or self._tasks)
 
     def _rest(self) -> None:
-        """Tell whoever waits for it that there is nothing to be done any more."""
+        """Tell the tasks that wait for it that there is nothing to be done any more."""
         if self._at_rest is not None and not self._is_working:
             self._at_rest.set_result(None)
             self._at_rest = None

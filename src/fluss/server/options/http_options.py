@@ -88,9 +88,9 @@ class HttpOptions(OptionFamily):
         "http.monitoring.access",
         MONITORING_ACCESS,
         MonitoringAccess.LOCAL,
-        "Who may read /metrics, and the reasons of /health, where users log in: local, everybody on this machine and "
-        "users from elsewhere; open, everybody; users, only users, who need the right to describe the cluster. "
-        "Whether the server is ready is told to everybody.",
+        "Who may read /metrics, and the reasons of /health, where users log in: local, every program on this machine "
+        "and users from elsewhere or through a proxy; open, everybody; users, only users, who need the right to "
+        "describe the cluster. Whether the server is ready is told to everybody.",
     )
     http_session_ms = ServerOption(
         "http.session-timeout",

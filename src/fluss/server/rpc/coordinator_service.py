@@ -64,7 +64,7 @@ class CoordinatorService:
         )
         tables = TableService(
             *(catalog, configs, tags, self._auto_partitioner, settings, clock),
-            *(LakeCatalog(configs), self._lake_tiering),
+            *(LakeCatalog(configs), coordinator.lake_snapshots, self._lake_tiering),
         )
         self._groups: tuple[HandlerGroup, ...] = (
             DatabaseHandlers(catalog, authorizer),

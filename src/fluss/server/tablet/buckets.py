@@ -369,7 +369,7 @@ class BucketGroup:
         self.is_dropped = False
         # By number.
         self.in_use: dict[int, HostedBucket] = {}
-        # What is on the disk, by number, as above; None as long as nobody has looked.
+        # What is on the disk, by number, as above; None as long as the disk was not asked.
         self.found: bytearray | None = None
         # From the checkpoints, by number; None if all are 0. Those of buckets that are open or offline are kept, too:
         # they say what has to be there.

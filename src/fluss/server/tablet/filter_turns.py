@@ -1,7 +1,7 @@
 """Turns of fetches with filters: few of them work at the same time, and those that wait hold little memory.
 
 A filter costs processor time: it is decoded, and asked about thousands of batches. However many clients send filters,
-they share a part of the reader threads; the rest is left to everybody else. Connections take turns, so that one which
+they share a part of the reader threads; the rest is left to other fetches. Connections take turns, so that one which
 sends hundreds of such fetches at once waits for itself and not the others for it.
 """
 
@@ -38,7 +38,7 @@ class FilterTurns:
 
     @property
     def free_count(self) -> int:
-        """Turns that nobody has."""
+        """Turns that no fetch has."""
         return self._free
 
     @property

@@ -100,7 +100,7 @@ class LogUpkeep:
     async def _recover_some(self, group: BucketGroup, bucket_ids: Sequence[int]) -> None:
         buckets = [group[bucket_id] for bucket_id in bucket_ids if bucket_id not in group.in_use]
         for bucket in buckets:
-            # Nobody has asked for it yet.
+            # No request has asked for it yet.
             bucket.is_used = False
         await open_all(buckets, is_use=False)
         await self._close([bucket for bucket in buckets if bucket.is_closable and not bucket.is_used])

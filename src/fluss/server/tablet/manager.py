@@ -323,6 +323,8 @@ class TabletManager:
             self._snapshotter.start()
         if not self._opener.was_clean:
             self._in_background(self._recover())
+        elif self._restoration is not None:
+            self._in_background(self._restoration.bring_all())
         self._in_background(self._remove_residue())
 
     async def stop(self) -> None:
@@ -428,11 +430,12 @@ class TabletManager:
             bucket.is_failed and bucket.bucket not in damaged for table in self._tables.values() for bucket in table
         )
         backup = self._backup
+        problems = (part.problem for part in (backup, self._restoration) if part is not None)
         return BucketHealth(
             bucket_count=self._bucket_count,
             active_count=self._bucket_count - failed_count,
             is_fenced=backup is not None and backup.fence is not None,
-            problem=None if backup is None else backup.problem,
+            problem=next(filter(None, problems), None),
         )
 
     def show(self, metrics: Metrics) -> None:

@@ -21,7 +21,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from fluss.errors import FlussError
 from fluss.row.arrow_arrays import number_array
 from fluss.spark.bulk.reports import Counted, Listener, ProgressWatch, quiet
-from fluss.spark.bulk.task_results import TaskResult, UnfitInputError
+from fluss.spark.bulk.task_results import BulkTaskResult, UnfitInputError
 from fluss.spark.session.noise import ignored_pandas_warning
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def refuse_speculation(spark: SparkSession) -> None:
 
 
 ItemT = TypeVar("ItemT")
-ResultT = TypeVar("ResultT", bound=TaskResult)
+ResultT = TypeVar("ResultT", bound=BulkTaskResult)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class _RunningJob(Generic[ItemT, ResultT]):
 
 
 def _task_function(
-    work: Callable[[Any], TaskResult], items: Sequence[bytes], reported: Accumulator[dict[int, bytes]]
+    work: Callable[[Any], BulkTaskResult], items: Sequence[bytes], reported: Accumulator[dict[int, bytes]]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return what runs on the executors."""
 
@@ -226,7 +226,7 @@ def _task_function(
     return run_tasks
 
 
-def _outcome(work: Callable[[Any], TaskResult], item: Any) -> TaskResult:
+def _outcome(work: Callable[[Any], BulkTaskResult], item: Any) -> BulkTaskResult:
     try:
         return work(item)
     except UnfitInputError as error:

@@ -1,4 +1,4 @@
-"""Tables from one place to another, whoever does the work: tasks of Spark, or this process.
+"""Tables from one place to another, by tasks of Spark or by this process.
 
 Each table is a ``TableCopy``: its target is made, its rows are copied, both are compared, and a note says it is done.
 """
@@ -22,13 +22,13 @@ from fluss.spark.bulk.copy_work import BucketPair, CheckWork, CopyWork, TableRef
 from fluss.spark.bulk.files import piece_bytes_for
 from fluss.spark.bulk.reports import BucketCheck, CopyReport, Listener, TableCopyReport
 from fluss.spark.bulk.states import STATE_PROPERTY, CopyState
-from fluss.spark.bulk.task_results import TaskResult
+from fluss.spark.bulk.task_results import BulkTaskResult
 from fluss.spark.connections import await_table, open_connection
 from fluss.spark.naming import table_path
 from fluss.spark.read.planner import Split, pack
 
 ItemT = TypeVar("ItemT")
-ResultT = TypeVar("ResultT", bound=TaskResult)
+ResultT = TypeVar("ResultT", bound=BulkTaskResult)
 
 # Small buckets share a task.
 _TASK_BYTES: Final = 64 * 1024 * 1024

@@ -11,7 +11,7 @@ class UnfitInputError(FlussError):
     """Something in the input of a job does not fit; the message says where it is and why. The task is not repeated."""
 
 
-class TaskResult(Protocol):
+class BulkTaskResult(Protocol):
     """What a task returns; it is pickled."""
 
     @property

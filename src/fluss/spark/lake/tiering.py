@@ -102,6 +102,12 @@ def tier(
                 if is_single:
                     raise
                 ended.append(RoundProgress.of_error(str(path), error))
+            except Exception as error:
+                # What has gone wrong with one table is no reason to say nothing about the others.
+                if is_single:
+                    raise
+                logger.exception("a round of %s failed", path)
+                ended.append(RoundProgress.of_exception(str(path), error))
             tell(ended[-1])
         return ended
 

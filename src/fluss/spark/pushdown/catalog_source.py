@@ -224,8 +224,22 @@ public class FlussCatalog implements TableCatalog, SupportsNamespaces {
     question.checked(Collections.emptyList());
   }
 
-  public void alterNamespace(String[] namespace, NamespaceChange[] changes) {
-    throw new UnsupportedOperationException("Fluss cannot change the properties of a database");
+  public void alterNamespace(String[] namespace, NamespaceChange[] changes) throws NoSuchNamespaceException {
+    List all = new ArrayList();
+    for (int i = 0; i < changes.length; i++) {
+      Map change = new HashMap();
+      if (changes[i] instanceof NamespaceChange.SetProperty) {
+        NamespaceChange.SetProperty property = (NamespaceChange.SetProperty) changes[i];
+        change.put("set", Arrays.asList(new Object[] {property.property(), property.value()}));
+      } else {
+        change.put("reset", ((NamespaceChange.RemoveProperty) changes[i]).property());
+      }
+      all.add(change);
+    }
+    Question question = new Question("alter-database", database(namespace)).with("changes", all);
+    question.ask(this);
+    if (question.is("no-database")) throw new NoSuchNamespaceException(namespace);
+    question.checked(Collections.emptyList());
   }
 
   public boolean dropNamespace(String[] namespace, boolean cascade)

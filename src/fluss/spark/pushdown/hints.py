@@ -29,7 +29,7 @@ ROW_COUNT: Final = "row_count"
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What a reader may leave out. Without a ``snapshot``, not even an empty one, nobody waits for an answer."""
+    """What a reader may leave out. Without a ``snapshot``, not even an empty one, the rule awaits no answer."""
 
     snapshot: str | None = None
     filter: str | None = None

@@ -48,7 +48,7 @@ def install_catalog(spark: SparkSession, answers: object) -> bool:
     """Make ``fluss`` a catalog of a session, whose questions are answered by ``answers``; return whether it is one.
 
     ``answers`` has a method ``apply``, from a text to a text. As with pushdown, a session where this is not possible is
-    left as it was; so is a catalog of this name that somebody else has set up.
+    left as it was; so is a catalog of this name that was set up by the user.
     """
     key = f"{_CATALOGS}.{CATALOG}"
     if _missing or not hasattr(spark, "_jsparkSession"):

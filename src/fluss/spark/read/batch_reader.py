@@ -16,6 +16,7 @@ from fluss.spark.read.planner import TablePlan, Task, plan_batch, read_view
 from fluss.spark.read.snapshot import Snapshot
 from fluss.spark.read.split_read import SplitRead, both_filters, table_columns, table_filter, view_filter, view_hint
 from fluss.spark.session.noise import ShortTracebacks
+from fluss.spark.session.task_log import show_task_log
 
 
 class FlussPartition(InputPartition):
@@ -25,7 +26,7 @@ class FlussPartition(InputPartition):
         super().__init__(task)
 
 
-class Answer(InputPartition):
+class PlannerAnswer(InputPartition):
     """What the planner of Spark learns from a reader before its partitions. No task gets it."""
 
     def __init__(self, facts: dict[str, str | int | None]) -> None:
@@ -53,7 +54,7 @@ class FlussBatchReader(DataSourceReader):
         self._read = SplitRead(options, schema, plan.view, plan.table_id, tuple(names or schema.names), plan.lake)
         self._partitions: list[InputPartition] = [FlussPartition(task) for task in plan.tasks]
         if snapshot is not None:
-            self._partitions.insert(0, Answer({SNAPSHOT: plan.snapshot.to_text(), ROW_COUNT: plan.row_count}))
+            self._partitions.insert(0, PlannerAnswer({SNAPSHOT: plan.snapshot.to_text(), ROW_COUNT: plan.row_count}))
 
     def __getstate__(self) -> dict[str, Any]:
         # This is sent to every task; its splits come in its partition.
@@ -65,6 +66,7 @@ class FlussBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # For a plan without tasks Spark runs one task with nothing in its partition, before 4.2 without a partition.
         if isinstance(partition, FlussPartition):
+            show_task_log(self._read.options.log_level)
             with ShortTracebacks():
                 yield from self._read.read(partition.value)
 

@@ -1,4 +1,4 @@
-"""Reads of the past: where the logs of a table ended at a time, or at offsets that somebody has written down.
+"""Reads of the past: where the logs of a table ended at a time, or at offsets that the user has written down.
 
 What a table with a primary key had at an offset is what ``rows_at`` finds out; so all it takes is the right offset.
 """

@@ -21,6 +21,7 @@ from fluss.spark.read.stream_batches import StreamBatches, read_of, split_of
 from fluss.spark.read.stream_offsets import StreamOffset
 from fluss.spark.read.stream_table import StreamTable
 from fluss.spark.session.noise import ShortTracebacks
+from fluss.spark.session.task_log import show_task_log
 
 if TYPE_CHECKING:
     from fluss.lake.fluss_rows import LakeRows
@@ -107,6 +108,7 @@ class FlussStreamReader(DataSourceStreamReader):
         After that an error ends the task, and Spark tries it again.
         """
         task: StreamTask = partition.value
+        show_task_log(self._options.log_level)
         with ShortTracebacks():
             table = StreamTable(self._options)
             try:

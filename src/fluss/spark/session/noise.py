@@ -83,7 +83,7 @@ def plain_errors() -> Iterator[None]:
     """Run a block in which an error of Spark that shows the FlussError of a worker is raised as that error.
 
     It says what is wrong with a statement or its data. Where in Spark's and Python's processes it was found says
-    nothing to whoever wrote them.
+    nothing to the user who wrote them.
     """
     from pyspark.errors import PySparkException
 

@@ -1,4 +1,4 @@
-"""Which Python runs the workers of Spark: this one, unless somebody has decided otherwise."""
+"""Which Python runs the workers of Spark: this one, unless a setting says otherwise."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from fluss.spark.sql.statements import (
     CommentOnDatabase,
     CreateDatabase,
     CreateTable,
+    DeleteRows,
     DescribeDatabase,
     DescribeTable,
     DropDatabase,
@@ -32,8 +33,10 @@ from fluss.spark.sql.statements import (
     ShowTables,
     Statement,
     UnsetProperties,
+    UpdateRows,
 )
 from fluss.spark.sql.tokens import StatementCursor
+from fluss.spark.table_shape import COMMENT_STAYS
 
 _DATABASE: Final = ("DATABASE", "SCHEMA", "NAMESPACE")
 _DATABASES: Final = ("DATABASES", "SCHEMAS", "NAMESPACES")
@@ -41,6 +44,7 @@ _VERBS: Final = (
     *("CREATE", "DROP", "ALTER", "SHOW", "DESCRIBE", "DESC", "COMMENT"),
     *("DELETE", "UPDATE", "MERGE", "TRUNCATE"),
 )
+_ROW_STATEMENTS: Final[dict[str, type[Statement]]] = {"DELETE": DeleteRows, "UPDATE": UpdateRows}
 # Between the verb and the name.
 _BEFORE_NAME: Final = {"ALTER": ("TABLE",), "DELETE": ("FROM",), "MERGE": ("INTO",), "TRUNCATE": ("TABLE",)}
 _TABLE_EXAMPLE: Final = (
@@ -55,15 +59,11 @@ _ALTER_EXAMPLES: Final = (
     "ADD PARTITION (day = '2026-01-01'), DROP PARTITION (day = '2026-01-01')"
 )
 _CANNOT: Final = {
-    "DELETE": "rows are deleted with FlussSpark.delete(dataframe_of_keys, table), or by writing rows that "
-    "sink.change-type-column marks with -D",
-    "UPDATE": "rows are changed by writing them again: INSERT INTO, or FlussSpark.upsert(dataframe, table), for some "
-    "columns with target_columns",
-    "MERGE": "rows of a table with a primary key are merged by writing them: INSERT INTO, or "
-    "FlussSpark.upsert(dataframe, table)",
-    "COMMENT": "the comment of a table is set when it is created, by CREATE TABLE ... COMMENT '...', and cannot be "
-    "changed in Fluss; ALTER TABLE ... SET TBLPROPERTIES ('note' = '...') keeps any other text with a table",
-    "TRUNCATE": "a table is emptied by dropping its partitions, or by dropping and creating it",
+    "MERGE": "rows are merged into a table with a primary key by FlussSpark.merge(table, source, on)"
+    ".when_matched_update(...).execute(); INSERT INTO writes rows of a key over",
+    "COMMENT": COMMENT_STAYS,
+    "TRUNCATE": "a table with a primary key is emptied by DELETE FROM, any other by dropping its partitions, or by "
+    "dropping and creating it",
 }
 
 
@@ -75,7 +75,7 @@ class Head:
     """The beginning of a statement: what it does, and to what.
 
     ``kind`` is None for ALTER TABLE, of which there are several, and for what cannot be done with Fluss tables, such
-    as UPDATE. ``name`` is None where there is none. ``using`` is the provider of CREATE TABLE.
+    as MERGE. ``name`` is None where there is none. ``using`` is the provider of CREATE TABLE.
     """
 
     verb: str
@@ -103,7 +103,7 @@ def head_of(tokens: list[Token]) -> Head | None:
             return _comment_head(cursor)
     if not cursor.take_words(*_BEFORE_NAME.get(verb, ())):
         return None
-    return Head(verb, None, cursor.peek_name())
+    return Head(verb, _ROW_STATEMENTS.get(verb), cursor.peek_name())
 
 
 def _named(
@@ -472,6 +472,51 @@ def _pattern(cursor: StatementCursor) -> str | None:
     return None
 
 
+# Rows
+
+
+def _delete_rows(cursor: StatementCursor) -> DeleteRows:
+    cursor.example = "DELETE FROM sales.prices WHERE price < 3"
+    cursor.skip(2)
+    return DeleteRows(cursor.name("the name of a table"), _condition(cursor))
+
+
+def _update_rows(cursor: StatementCursor) -> UpdateRows:
+    cursor.example = "UPDATE sales.prices SET price = price * 2, note = 'doubled' WHERE price < 3"
+    cursor.skip(1)
+    name = cursor.name("the name of a table")
+    cursor.expect_words("SET")
+    values: dict[str, str] = {}
+    while True:
+        position = cursor.peek()
+        column = cursor.name("the name of a column").parts[-1]
+        if column in values:
+            cursor.fail_at(position, f"'{column}' is there twice")
+        cursor.expect_symbol("=")
+        values[column] = _expression(cursor, f"the value of '{column}'")
+        if not cursor.take_symbol(","):
+            return UpdateRows(name, values, _condition(cursor))
+
+
+def _condition(cursor: StatementCursor) -> str | None:
+    """Return the text after WHERE; None if there is none."""
+    return _expression(cursor, "a condition") if cursor.take_word("WHERE") else None
+
+
+def _expression(cursor: StatementCursor, what: str) -> str:
+    """Return the text of an expression: all up to the next comma or WHERE that is in no parentheses."""
+    first, last, depth = cursor.peek(), None, 0
+    while not cursor.at_end() and not cursor.peek().is_symbol(";"):
+        token = cursor.peek()
+        if depth == 0 and (token.is_symbol(",") or token.is_word("WHERE")):
+            break
+        depth += token.is_symbol("(") - token.is_symbol(")")
+        last = cursor.take()
+    if last is None:
+        cursor.fail(f"expected {what}, found {cursor.shown()}")
+    return cursor.text[first.start : last.stop]
+
+
 _PARSERS: Final[dict[type[Statement], Callable[[StatementCursor], Statement]]] = {
     CreateDatabase: _create_database,
     DropDatabase: _drop_database,
@@ -485,4 +530,6 @@ _PARSERS: Final[dict[type[Statement], Callable[[StatementCursor], Statement]]] =
     ShowProperties: _show_properties,
     ShowCreateTable: _show_create_table,
     DescribeTable: _describe_table,
+    DeleteRows: _delete_rows,
+    UpdateRows: _update_rows,
 }

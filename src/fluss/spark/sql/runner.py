@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import ParseException
@@ -46,6 +46,7 @@ from fluss.spark.sql.statements import (
     CommentOnDatabase,
     CreateDatabase,
     CreateTable,
+    DeleteRows,
     DescribeDatabase,
     DescribeTable,
     DropDatabase,
@@ -60,6 +61,7 @@ from fluss.spark.sql.statements import (
     ShowTables,
     Statement,
     UnsetProperties,
+    UpdateRows,
 )
 from fluss.spark.sql.tokens import fail, statement_tokens
 from fluss.spark.table_shape import shown_properties
@@ -72,20 +74,28 @@ _ABOUT_DATABASES = (CreateDatabase, DropDatabase, CommentOnDatabase, DescribeDat
 _DescribeRow: TypeAlias = tuple[str, str, str | None]
 
 
+class RowWrites(NamedTuple):
+    """What statements do to the rows of a table: those of CREATE TABLE AS, and those for which a condition holds."""
+
+    write: Callable[[DataFrame, TablePath], None]
+    delete: Callable[[TablePath, str], None]
+    update: Callable[[TablePath, Mapping[str, str], str | None], None]
+
+
 class StatementRunner:
-    """Runs statements in one session, on one cluster. ``write`` writes the rows of CREATE TABLE AS."""
+    """Runs statements in one session, on one cluster."""
 
     def __init__(
         self,
         spark: SparkSession,
         catalog: FlussCatalog,
         attachments: Attachments,
-        write: Callable[[DataFrame, TablePath], None],
+        rows: RowWrites,
     ) -> None:
         self._spark = spark
         self._catalog = catalog
         self._attachments = attachments
-        self._write = write
+        self._rows = rows
         self._names = NameMeanings(spark, attachments, catalog)
 
     def run(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
@@ -101,6 +111,10 @@ class StatementRunner:
         if args:
             raise FlussError(f"{head.verb} takes no parameters here; write the values into the statement")
         return self._do(parse(text, tokens, head), text)
+
+    def _for_spark(self, expression: str) -> str:
+        """Return an expression with the names by which Spark knows the tables of its subqueries."""
+        return with_spark_names(expression, statement_tokens(expression), self._names.spark_name)
 
     def _run_in_spark(self, text: str, tokens: list[Token], args: dict[str, Any] | list[Any] | None) -> DataFrame:
         named = with_spark_names(text, tokens, self._names.spark_name)
@@ -146,6 +160,12 @@ class StatementRunner:
                 self._catalog.alter_table(self._path(statement.name), reset_properties=statement.keys)
             case AddPartitions() | DropPartitions():
                 self._change_partitions(statement)
+            case DeleteRows():
+                self._rows.delete(self._path(statement.name), self._for_spark(statement.condition or "TRUE"))
+            case UpdateRows():
+                values = {column: self._for_spark(value) for column, value in statement.values.items()}
+                condition = None if statement.condition is None else self._for_spark(statement.condition)
+                self._rows.update(self._path(statement.name), values, condition)
             case _:
                 return self._spark.createDataFrame(self._answer(statement))
         return self._spark.range(0).select()
@@ -186,7 +206,7 @@ class StatementRunner:
         )
         if rows is not None:
             try:
-                self._write(rows, path)
+                self._rows.write(rows, path)
             except BaseException:
                 # CREATE TABLE AS leaves a table with all rows, or none.
                 self._catalog.drop_table(path, if_exists=True)

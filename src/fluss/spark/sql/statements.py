@@ -164,6 +164,23 @@ class DescribeTable:
     is_extended: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class DeleteRows:
+    """``condition`` is SQL, and None if all rows are meant."""
+
+    name: Name
+    condition: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRows:
+    """``values`` are SQL, by the names of columns."""
+
+    name: Name
+    values: Mapping[str, str]
+    condition: str | None = None
+
+
 Statement: TypeAlias = (
     CreateDatabase
     | DropDatabase
@@ -182,4 +199,6 @@ Statement: TypeAlias = (
     | ShowCreateTable
     | ShowProperties
     | DescribeTable
+    | DeleteRows
+    | UpdateRows
 )

@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from fluss.errors import FlussError
 from fluss.spark.query_options import WriteOptions
 from fluss.spark.session.noise import ShortTracebacks
+from fluss.spark.session.task_log import show_task_log
 from fluss.spark.source_options import Transaction
 from fluss.spark.write.exactly_once import SinkState, write_at_least_once, write_exactly_once
 from fluss.spark.write.overwrite import Overwrite, WrittenKeys
@@ -56,6 +57,7 @@ class FlussBatchWriter(DataSourceArrowWriter):
         self._job = options.transaction or Transaction(f"batch-{uuid.uuid4()}", 0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchTaskCommit:
+        show_task_log(self._plan.options.log_level)
         with ShortTracebacks():
             try:
                 return self._write(iterator)

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from fluss.errors import FlussError
 from fluss.filter.lexer import quoted_name
+from fluss.schema.naming_rules import matching_name
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo
 from fluss.spark.type_mapping import CHANGE_TYPE, spark_schema
@@ -36,11 +37,13 @@ _UNFIT_ENGINES: Final = ("aggregation", "first_row")
 _MERGE_ENGINE: Final = "table.merge-engine"
 
 
-def updated_rows(rows: DataFrame, info: TableInfo, changes: Mapping[str, ExpressionLike]) -> DataFrame:
+def updated_rows(
+    rows: DataFrame, info: TableInfo, set_values: Mapping[str, ExpressionLike], *, is_case_sensitive: bool
+) -> DataFrame:
     """Return rows of a table with some columns set; those that are not named stay as they are."""
     check_changeable(info)
     schema = spark_schema(info.schema)
-    _check_set(info, schema, changes)
+    changes = _checked_set(info, schema, set_values, is_case_sensitive=is_case_sensitive)
     return rows.select(
         *(
             (_column(changes[name]) if name in changes else col(quoted_name(name)))
@@ -61,14 +64,31 @@ def check_changeable(info: TableInfo) -> None:
         )
 
 
-def _check_set(info: TableInfo, schema: StructType, changes: Mapping[str, ExpressionLike]) -> None:
+def _checked_set(
+    info: TableInfo, schema: StructType, changes: Mapping[str, ExpressionLike], *, is_case_sensitive: bool
+) -> dict[str, ExpressionLike]:
+    """Return the values of columns by the names that these have in the table."""
     if not changes:
         raise FlussError("Nothing is set; say which columns get which values, such as set={'price': 'price * 2'}")
-    for name in changes:
-        if name not in schema.names:
-            raise FlussError(f"{info.table_path} has no column '{name}'; columns are {shown_names(schema.names)}")
+    named = _by_columns(info, schema, changes, is_case_sensitive=is_case_sensitive)
+    for name in named:
         if name in info.primary_keys:
             raise FlussError(f"'{name}' is in the primary key, which stays; delete the row and write another one")
+    return named
+
+
+def _by_columns(
+    info: TableInfo, schema: StructType, values: Mapping[str, ExpressionLike], *, is_case_sensitive: bool
+) -> dict[str, ExpressionLike]:
+    named: dict[str, ExpressionLike] = {}
+    for given, value in values.items():
+        name = matching_name(given, schema.names, is_case_sensitive=is_case_sensitive)
+        if name is None:
+            raise FlussError(f"{info.table_path} has no column '{given}'; columns are {shown_names(schema.names)}")
+        if name in named:
+            raise FlussError(f"'{name}' is set twice")
+        named[name] = value
+    return named
 
 
 def _column(expression: ExpressionLike) -> Column:
@@ -108,6 +128,8 @@ class Merge:
         source: DataFrame,
         on: ExpressionLike,
         write: Callable[[DataFrame], None],
+        *,
+        is_case_sensitive: bool,
     ) -> None:
         """``write`` writes rows of the table with a column that says what each of them means."""
         check_changeable(info)
@@ -117,14 +139,14 @@ class Merge:
         self._source = source
         self._on = _column(on)
         self._write = write
+        self._is_case_sensitive = is_case_sensitive
         self._clauses: list[_Clause] = []
 
     # Clauses
 
     def when_matched_update(self, set: Mapping[str, ExpressionLike], condition: ExpressionLike | None = None) -> Merge:
         """Set columns of rows of the table that a row of the source matches."""
-        _check_set(self._info, self._schema, set)
-        return self._with("matched", condition, set)
+        return self._with("matched", condition, self._checked_set(set))
 
     def when_matched_update_all(self, condition: ExpressionLike | None = None) -> Merge:
         """Set all columns to those of the source with the same names."""
@@ -139,13 +161,11 @@ class Merge:
         self, values: Mapping[str, ExpressionLike], condition: ExpressionLike | None = None
     ) -> Merge:
         """Insert a row for a row of the source that matches none; columns that are not named are null."""
-        for name in values:
-            if name not in self._schema.names:
-                raise FlussError(f"{self._info.table_path} has no column '{name}'")
+        named = _by_columns(self._info, self._schema, values, is_case_sensitive=self._is_case_sensitive)
         for key in self._info.primary_keys:
-            if key not in values:
+            if key not in named:
                 raise FlussError(f"An inserted row needs a value of '{key}', which is in the primary key")
-        return self._with("not matched", condition, values)
+        return self._with("not matched", condition, named)
 
     def when_not_matched_insert_all(self, condition: ExpressionLike | None = None) -> Merge:
         """Insert rows of the source that match none, by the names of their columns."""
@@ -155,8 +175,7 @@ class Merge:
         self, set: Mapping[str, ExpressionLike], condition: ExpressionLike | None = None
     ) -> Merge:
         """Set columns of rows of the table that no row of the source matches."""
-        _check_set(self._info, self._schema, set)
-        return self._with("not matched by source", condition, set)
+        return self._with("not matched by source", condition, self._checked_set(set))
 
     def when_not_matched_by_source_delete(self, condition: ExpressionLike | None = None) -> Merge:
         """Delete rows of the table that no row of the source matches."""
@@ -168,8 +187,15 @@ class Merge:
         self._clauses.append(_Clause(matching, condition, values))
         return self
 
+    def _checked_set(self, values: Mapping[str, ExpressionLike]) -> dict[str, ExpressionLike]:
+        return _checked_set(self._info, self._schema, values, is_case_sensitive=self._is_case_sensitive)
+
     def _all_of_source(self) -> dict[str, ExpressionLike]:
-        missing = [name for name in self._schema.names if name not in self._source.columns]
+        # Spark finds a column of the source by a name in another case by itself.
+        columns, is_exact = self._source.columns, self._is_case_sensitive
+        missing = [
+            name for name in self._schema.names if matching_name(name, columns, is_case_sensitive=is_exact) is None
+        ]
         if missing:
             raise FlussError(f"The source has no column {shown_names(missing)}; say which columns get which values")
         return {name: col(f"{SOURCE}.{quoted_name(name)}") for name in self._schema.names}

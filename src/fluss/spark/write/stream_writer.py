@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from fluss.errors import FlussError
 from fluss.spark.query_options import WriteOptions
 from fluss.spark.session.noise import ShortTracebacks
+from fluss.spark.session.task_log import show_task_log
 from fluss.spark.write.exactly_once import SinkState, write_at_least_once, write_exactly_once
 from fluss.spark.write.overwrite import check_complete_output
 from fluss.spark.write.sink import SinkPlan
@@ -56,6 +57,7 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
         check_sink_table(options, SinkTable(str(options.table.path), self._plan.table_id))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamTaskCommit:
+        show_task_log(self._plan.options.log_level)
         with ShortTracebacks():
             begun_s = time.perf_counter()
             query, batch, partition = _identity()

@@ -194,7 +194,15 @@ def newest_point(store: RemoteStore) -> BackupPoint | None:
     while paths := point_paths(store):
         # A server that runs may have made several since, and removed this one.
         with suppress(FileNotFoundError):
-            return get_point(store, paths[-1])
+            try:
+                return get_point(store, paths[-1])
+            except FlussError as error:
+                if len(paths) == 1:
+                    raise
+                raise FlussError(
+                    f"{error.message}; to use the backup before it, {paths[-2]}, move this object away",
+                    error.error_code,
+                ) from error
     return None
 
 

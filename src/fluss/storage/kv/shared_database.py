@@ -50,7 +50,7 @@ class SharedDatabase:
         self.number = number
         self.directory = directory
         self.database = rocks.open_database(directory, resources, resources.shared_options)
-        # Set by whoever finds out. It is of no use any more, and is to be given up.
+        # Set by the store that finds out. It is of no use any more, and is to be given up.
         self.is_damaged = False
         self._resources = resources
         self._user_count = 0

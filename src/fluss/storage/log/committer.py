@@ -458,7 +458,7 @@ class Committer:
         if self._is_synced or time.monotonic() < self._not_quick_until_s:
             return False
         with self._condition:
-            # Nobody else submits meanwhile: this is the event loop.
+            # No other log submits meanwhile: this is the event loop.
             if self._waiting or self._postponed or self._is_in_round or self._is_stopping:
                 return False
         began_s = time.monotonic()

@@ -36,14 +36,14 @@ from fluss.storage.log.writer_state import WriterEntry, WriterState, decode_writ
 from fluss.storage.remote.store import RemoteStore
 from fluss.storage.vfs import Files
 
-_ROOT: Final = "log"
+ROOT: Final = "log"
 _METADATA: Final = "metadata"
 _INDEX_KINDS: Final = (LogFileKind.OFFSET_INDEX, LogFileKind.TIME_INDEX)
 
 
 def remote_directory(location: TabletLocation) -> str:
     """Return where the remote log of a bucket is, below the directory of remote storage."""
-    return f"{_ROOT}/{location.path(TabletKind.REMOTE_LOG)}"
+    return f"{ROOT}/{location.path(TabletKind.REMOTE_LOG)}"
 
 
 # Copying

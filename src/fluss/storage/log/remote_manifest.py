@@ -19,13 +19,7 @@ A JSON object, UTF-8, no white space, its fields in this order:
 | · size_in_bytes           | int32  | of the segment file                                                |
 
 The "only if" offsets are known to the newer of two generations of servers; a manifest without them reads the same
-in both. A commit writes a new manifest and then moves the handle, a JSON object kept in the metadata store:
-
-| field                    | type  | meaning                                |
-|--------------------------|-------|----------------------------------------|
-| version                  | int   | 1                                      |
-| remote_log_manifest_path | text  | where the current manifest is          |
-| remote_log_end_offset    | int64 | end of its last segment                |
+in both. A commit writes a new manifest, and then the metadata of the cluster name it.
 
 Files below the directory of the remote log, ``N`` being an offset as 20 decimal digits:
 
@@ -97,12 +91,6 @@ class RemoteManifest:
         return self.segments[-1].end_offset if self.segments else None
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestHandle:
-    manifest_path: str
-    end_offset: int
-
-
 def encode_manifest(manifest: RemoteManifest) -> bytes:
     """Write a manifest. Fields that say nothing new are left out."""
     location = manifest.location
@@ -124,24 +112,6 @@ def decode_manifest(data: BytesLike, file_name: str | None = None) -> RemoteMani
     """Read a manifest of either generation. Damage raises a FlussError with the log storage code."""
     with json_file(data, "remote log manifest", file_name, version=VERSION) as fields:
         return _read_manifest(fields)
-
-
-def encode_manifest_handle(handle: ManifestHandle) -> bytes:
-    return write_json(
-        {
-            "version": VERSION,
-            "remote_log_manifest_path": handle.manifest_path,
-            "remote_log_end_offset": handle.end_offset,
-        }
-    )
-
-
-def decode_manifest_handle(data: BytesLike, name: str | None = None) -> ManifestHandle:
-    """Read a handle. Damage raises a FlussError with the log storage code."""
-    with json_file(data, "remote log manifest handle", name, version=VERSION) as fields:
-        return ManifestHandle(
-            fields.string("remote_log_manifest_path"), fields.integer("remote_log_end_offset", lowest=-1)
-        )
 
 
 def is_uuid(text: str) -> bool:

@@ -118,7 +118,7 @@ class DirectoryObjects:
         self._remove_empty(directory.parent)
 
     def _sync_names(self, directory: Path) -> None:
-        # What is gone must not come back when power is lost: nobody would look for it any more.
+        # What is gone must not come back when power is lost: no process would look for it any more.
         if self._files.exists(directory):
             self._files.sync_directory(directory)
 

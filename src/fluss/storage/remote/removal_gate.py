@@ -1,7 +1,7 @@
 """When objects that nothing names any more may be removed from remote storage: when no backup needs them.
 
 The metadata stop naming an object at some moment. Backups that were made before it still name it, and a server that is
-restored from one of them looks for it. So whoever has objects to remove takes a mark when they are no longer named, and
+restored from one of them looks for it. So a task with objects to remove takes a mark when they are no longer named, and
 removes them when the mark is released: then every backup that is kept was begun after that moment.
 
 Without a backup everything is released at once.

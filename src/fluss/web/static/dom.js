@@ -28,6 +28,11 @@ export function show(place, ...children) {
   place.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined));
 }
 
+// What stands where an answer is awaited.
+export function loading() {
+  return h("p", { class: "muted" }, "Loading …");
+}
+
 export function problem(error) {
   return h("p", { class: "error", role: "alert" }, error.message || String(error));
 }

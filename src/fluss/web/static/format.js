@@ -20,6 +20,10 @@ export function count(value) {
   return value === null || value === undefined ? "–" : value.toLocaleString("en");
 }
 
+export function counted(value, noun) {
+  return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+}
+
 export function milliseconds(value) {
   if (value === null || value === undefined) return "–";
   return value >= 1000 ? `${digits(value / 1000)} s` : `${digits(value)} ms`;

@@ -1,8 +1,8 @@
 // One table: its schema, its rows and changes, a live tail, and where its buckets are.
 
 import { follow, get, tablePath } from "./api.js";
-import { dialog, grid, h, problem, show } from "./dom.js";
-import { bytes, count, milliseconds, moment } from "./format.js";
+import { dialog, grid, h, loading, problem, show } from "./dom.js";
+import { bytes, count, counted, milliseconds, moment } from "./format.js";
 import { pager } from "./tables.js";
 
 const PAGE = 100;
@@ -11,7 +11,7 @@ const TAIL_ROWS_MAX = 500;
 export function table(place, life, route) {
   const [, database, name, chosen] = route.parts;
   const path = tablePath(database, name);
-  const body = h("div", null, h("p", { class: "muted" }, "Loading …"));
+  const body = h("div", null, loading());
   show(place, h("p", null, h("a", { href: "#/tables" }, "Tables"), " / ",
     h("a", { href: `#/tables?database=${encodeURIComponent(database)}` }, database)), h("h1", null, name), body);
 
@@ -132,7 +132,7 @@ function reading(kind, title) {
       show(found, h("p", { class: "muted" }, "Reading …"));
       try {
         const answer = await get(`${path}/${kind}`, { filter: filter.value, limit: limit.value, partition: partition && partition.value }, life.signal);
-        const note = [`${count(answer.rows.length)} rows`, answer.is_cut ? "there may be more" : null, answer.note || null].filter(Boolean).join("; ");
+        const note = [counted(answer.rows.length, "row"), answer.is_cut ? "there may be more" : null, answer.note || null].filter(Boolean).join("; ");
         show(found, h("p", { class: "muted" }, note), answer.rows.length
           ? grid(title, rowColumns(answer.columns, info), answer.rows.map((values) => rowElement(answer.columns, values, info))).frame : null);
       } catch (error) {
@@ -184,7 +184,7 @@ function tail(place, life, path, info) {
         seen += message.rows.length + message.skipped;
         for (const values of message.rows) body.prepend(rowElement(message.columns, values, info, true));
         while (body.children.length > TAIL_ROWS_MAX) body.lastChild.remove();
-        state.textContent = seen ? `live; ${count(seen)} rows so far` : "live; waiting for rows";
+        state.textContent = seen ? `live; ${counted(seen, "row")} so far` : "live; waiting for rows";
       }, (text) => { state.textContent = text === "live" ? "live; waiting for rows" : text; });
     } catch (error) {
       show(found, problem(error));
@@ -290,7 +290,7 @@ function partitions(place, life, path) {
 }
 
 function consumers(place, life, path) {
-  const found = h("div", null);
+  const found = h("div", null, loading());
   show(place, found);
   async function load() {
     try {
@@ -313,7 +313,7 @@ function consumers(place, life, path) {
 }
 
 function storage(place, life, path) {
-  const found = h("div", null);
+  const found = h("div", null, loading());
   show(place, found);
   const fact = (title, value) => h("div", null, h("dt", null, title), h("dd", null, value));
   async function load() {

@@ -1,7 +1,7 @@
 // All tables: found by a part of their names, a page at a time.
 
 import { get } from "./api.js";
-import { grid, h, problem, show } from "./dom.js";
+import { grid, h, loading, problem, show } from "./dom.js";
 import { count } from "./format.js";
 
 const PAGE = 100;
@@ -10,7 +10,7 @@ export function tables(place, life, route) {
   const state = { search: route.query.get("search") || "", database: route.query.get("database") || "", offset: 0 };
   const search = h("input", { type: "search", value: state.search, id: "table-search", autocomplete: "off", spellcheck: "false" });
   const databases = h("select", { id: "database" }, h("option", { value: "" }, "all databases"));
-  const found = h("div", { "aria-live": "polite" });
+  const found = h("div", { "aria-live": "polite" }, loading());
   show(place, h("h1", null, "Tables"),
     h("div", { class: "fields" },
       h("label", { class: "wide" }, "Name contains", search), h("label", null, "Database", databases)), found);

@@ -15,7 +15,7 @@ import pytest
 
 from fluss import EARLIEST_OFFSET, ChangeType, ErrorCode, FlussError, col
 from fluss.client.kernel.runtime import runtime
-from fluss.client.scan.fetch.polling import Claim
+from fluss.client.scan.fetch.polling import Delivery
 from fluss.client.scan.fetch.snapshot_fetcher import SnapshotLostError
 from fluss.net.transport import run
 from fluss.protocol.bulk_messages import ScanKvResponse
@@ -422,7 +422,7 @@ def test_a_poll_that_was_cancelled_before_its_turn_reads_nothing(client: Client,
 
     # Three polls in turn: the first is cancelled while no worker thread has time for it, so it comes after the second,
     # which is cancelled when it has read rows.
-    first, second = Claim(poller._go_back), Claim(poller._go_back)
+    first, second = Delivery(poller._go_back), Delivery(poller._go_back)
     first.abandon()
     assert poller._step(collect_some, second)
     assert poller._step(scanner._collect_records, first) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.server.coordinator.dropped_partitions import KEPT_MAX, KEPT_MS, DroppedPartition, DroppedPartitions
+from fluss.server.coordinator.dropped_partitions import KEPT_MAX, KEPT_MS, DroppedPartitions, PartitionDrop
 from tests.unit.server.coordinator.support import Cluster, descriptor, path, spec
 
 _PARTITIONED = descriptor({"id": "INTEGER", "dt": "STRING"}, partition_key=["dt"], bucket_count=3)
@@ -77,7 +77,7 @@ async def test_they_are_forgotten_after_a_while(make_cluster, clock):
 
 def test_no_more_than_so_many_are_kept_the_oldest_go_first():
     known = DroppedPartitions()
-    known.put(DroppedPartition(id_, id_ % 2, "p", 1000) for id_ in range(KEPT_MAX + 10))
+    known.put(PartitionDrop(id_, id_ % 2, "p", 1000) for id_ in range(KEPT_MAX + 10))
     assert known.take_old(1000) == list(range(10))
     assert known.take_old(1000) == []
     assert known.of_table(0, 0)[0].partition_id == 10

@@ -294,6 +294,22 @@ async def test_a_lake_table_is_made_and_altered_with_its_table(make_cluster, ice
         assert lake.find(table.path) is not None, "the lake keeps what it has"
 
 
+@pytest.mark.parametrize(
+    ("columns", "keys", "text"),
+    [
+        ({"a": "INTEGER", "b": "INTEGER"}, ["a", "b"], "exactly one column"),
+        ({"a": "TINYINT"}, ["a"], "cannot have a key column of type tinyint"),
+    ],
+)
+async def test_a_table_that_could_not_be_written_is_not_made(make_cluster, iceberg, columns, keys, text):
+    async with make_cluster(initial_configs=iceberg) as cluster:
+        table_json = descriptor(columns, primary_key=keys)
+        request = pb.CreateTableRequest(table_path=path("fluss.t"), table_json=table_json, ignore_if_exists=False)
+        error = await cluster.refused(apis.CREATE_TABLE, request)
+        assert error.error_code == 15
+        assert text in error.message
+
+
 async def test_a_table_whose_lake_table_cannot_be_made_is_not_made(make_cluster, iceberg):
     async with make_cluster(initial_configs=iceberg) as cluster:
         await cluster.create("fluss.t", descriptor(bucket_count=3))

@@ -25,6 +25,7 @@ from fluss.server.tablet.remote.remote_logs import RemoteSettings
 from fluss.storage.kv.snapshots.remote_snapshot import load_snapshot
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.testing.faultfs import FaultFiles
+from tests.fakes.failing_registry import FailingRegistry
 from tests.unit.server.kv.bucket_support import TABLE, Bucket
 from tests.unit.server.tablet.support import NOW_MS, Clock, MemoryCatalog
 
@@ -160,29 +161,11 @@ def test_wherever_a_machine_stops_while_it_makes_snapshots_it_loses_nothing(
         operations += 1
 
 
-class _FailingRegistry:
-    """A registry that fails once, at a method of this name: the metadata cannot be written."""
-
-    def __init__(self, registry, method: str) -> None:
-        self._registry = registry
-        self._method: str | None = method
-
-    def __getattr__(self, name: str):
-        if name != self._method:
-            return getattr(self._registry, name)
-        self._method = None
-
-        async def fail(*_) -> None:
-            raise FlussError("the metadata cannot be written")
-
-        return fail
-
-
 @pytest.mark.parametrize("method", ["add", "retire", "remove", "finish"])
 def test_metadata_that_cannot_be_written_leaves_no_orphans(tmp_path: Path, method: str) -> None:
     async def scenario() -> None:
         async with machine(tmp_path) as there:
-            there.registry = _FailingRegistry(there.store.kv_snapshots, method)
+            there.registry = FailingRegistry(there.store.kv_snapshots, method)
             async with there.running() as bucket:
                 for number in range(3):
                     await bucket.put((number, f"row {number}"))

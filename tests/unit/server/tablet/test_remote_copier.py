@@ -21,6 +21,7 @@ from fluss.server.tablet.remote.remote_logs import RemoteSettings
 from fluss.storage.log.log_settings import LogSettings
 from fluss.storage.log.remote_log import RemoteReader
 from fluss.testing.faultfs import FaultFiles
+from tests.fakes.failing_registry import FailingRegistry
 from tests.unit.server.tablet.support import NOW_MS, Clock, MemoryCatalog, arrow_batch, ids, make_table, rows
 
 REMOTE = Path("/remote")
@@ -167,29 +168,11 @@ def test_wherever_a_machine_stops_while_it_copies_it_loses_nothing(tmp_path: Pat
         operations += 1
 
 
-class _FailingRegistry:
-    """A registry that fails once, at a method of this name: the metadata cannot be written."""
-
-    def __init__(self, registry, method: str) -> None:
-        self._registry = registry
-        self._method: str | None = method
-
-    def __getattr__(self, name: str):
-        if name != self._method:
-            return getattr(self._registry, name)
-        self._method = None
-
-        async def fail(*_) -> None:
-            raise FlussError("the metadata cannot be written")
-
-        return fail
-
-
 @pytest.mark.parametrize("method", ["commit", "finish"])
 def test_metadata_that_cannot_be_written_leaves_no_orphans(tmp_path: Path, method: str) -> None:
     async def scenario() -> None:
         async with machine(tmp_path) as there:
-            there.registry = _FailingRegistry(there.store.remote_logs, method)
+            there.registry = FailingRegistry(there.store.remote_logs, method)
             async with there.running() as manager:
                 assert manager.copier is not None
                 await fill(manager)

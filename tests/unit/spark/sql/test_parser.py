@@ -12,6 +12,7 @@ from fluss.spark.sql.statements import (
     ColumnText,
     CreateDatabase,
     CreateTable,
+    DeleteRows,
     DescribeDatabase,
     DescribeTable,
     DropDatabase,
@@ -26,6 +27,7 @@ from fluss.spark.sql.statements import (
     ShowTables,
     Statement,
     UnsetProperties,
+    UpdateRows,
 )
 from fluss.spark.sql.tokens import statement_tokens
 
@@ -80,6 +82,16 @@ def read(text: str) -> Statement:
             AddPartitions(T, ({"day": "2026-01-01", "n": "2"}, {"day": "2026-01-02", "n": "3"}), True),
         ),
         ("ALTER TABLE d.t DROP IF EXISTS PARTITION (day = 'x')", DropPartitions(T, ({"day": "x"},), True)),
+        ("DELETE FROM d.t", DeleteRows(T)),
+        (
+            "DELETE FROM d.t WHERE a IN (SELECT b FROM s WHERE c = ';');",
+            DeleteRows(T, "a IN (SELECT b FROM s WHERE c = ';')"),
+        ),
+        ("UPDATE d.t SET a = 1", UpdateRows(T, {"a": "1"})),
+        (
+            "UPDATE d.t SET t.a = coalesce(a, 1), `b c` = 'x, WHERE' WHERE a > 1",
+            UpdateRows(T, {"a": "coalesce(a, 1)", "b c": "'x, WHERE'"}, "a > 1"),
+        ),
     ],
 )
 def test_statements_are_understood(text: str, statement: Statement) -> None:
@@ -166,6 +178,11 @@ def test_create_table_takes_a_query(text: str, query: str) -> None:
         ("ALTER TABLE d.t ADD PARTITION (a)", "column 33", r"expected '=', found '\)'"),
         ("ALTER TABLE d.t ADD PARTITION (a = 1, a = 2)", "column 41", "'a' is there twice"),
         ("DROP TABLE 'x'", "column 12", "expected the name of a table, found \"'x'\""),
+        ("DELETE FROM d.t a = 1", "column 17", "expected the end of the statement, found 'a'"),
+        ("DELETE FROM d.t WHERE", "column 22", "expected a condition, found the end"),
+        ("UPDATE d.t a = 1", "column 12", "expected SET, found 'a'"),
+        ("UPDATE d.t SET a = 1, a = 2", "column 23", "'a' is there twice"),
+        ("UPDATE d.t SET a =, b = 1", "column 19", "expected the value of 'a', found ','"),
         ("SHOW TABLES IN d LIKE x", "column 23", "expected a pattern in quotes, found 'x'"),
     ],
 )
@@ -180,9 +197,7 @@ def test_what_is_not_understood_is_refused_with_its_place(text: str, place: str,
 @pytest.mark.parametrize(
     ("text", "instead"),
     [
-        ("DELETE FROM d.t WHERE a = 1", r"FlussSpark.delete\("),
-        ("UPDATE d.t SET a = 1", "INSERT INTO"),
-        ("MERGE INTO d.t USING s ON a = b WHEN MATCHED THEN DELETE", r"FlussSpark.upsert\("),
+        ("MERGE INTO d.t USING s ON a = b WHEN MATCHED THEN DELETE", r"FlussSpark.merge\("),
         ("TRUNCATE TABLE d.t", "dropping its partitions"),
     ],
 )

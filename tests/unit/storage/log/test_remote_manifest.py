@@ -14,13 +14,10 @@ from hypothesis import strategies as st
 from fluss.errors import ErrorCode, FlussError
 from fluss.storage.log.file_names import TabletLocation
 from fluss.storage.log.remote_manifest import (
-    ManifestHandle,
     RemoteManifest,
     RemoteSegment,
     decode_manifest,
-    decode_manifest_handle,
     encode_manifest,
-    encode_manifest_handle,
 )
 from tests.damage import count_refusals
 
@@ -125,19 +122,6 @@ def test_segments_must_ascend() -> None:
     segments = (SEGMENT, replace(SEGMENT, start_offset=19, end_offset=30))
     with pytest.raises(FlussError, match="starts at offset 19, the one before it ends at 20"):
         decode_manifest(encode_manifest(RemoteManifest(MANIFEST.location, segments)))
-
-
-def test_the_handle_is_written_and_read() -> None:
-    handle = ManifestHandle("/remote/log/db/t-1/0/metadata/x.manifest", 40)
-    data = encode_manifest_handle(handle)
-    assert data == (
-        b'{"version":1,"remote_log_manifest_path":"/remote/log/db/t-1/0/metadata/x.manifest","remote_log_end_offset":40}'
-    )
-    assert decode_manifest_handle(data) == handle
-    with pytest.raises(
-        FlussError, match="The remote log manifest handle is damaged: remote_log_manifest_path is missing"
-    ):
-        decode_manifest_handle(b'{"version":1}')
 
 
 def test_damage_is_read_or_refused_and_nothing_else() -> None:

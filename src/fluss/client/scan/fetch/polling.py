@@ -75,7 +75,7 @@ class Poller:
                 continue
             await self._buffer.wait(news_count, min(remaining_s, _NOTE_POLL_INTERVAL_S))
 
-    def _step(self, collect: Collect, claim: Claim | None = None) -> Runs | None:
+    def _step(self, collect: Collect, claim: Delivery | None = None) -> Runs | None:
         """Return what can be had without waiting, None if it is worth waiting, or raise what is to be raised."""
         with self._turn:
             if claim is not None and claim.is_abandoned:
@@ -139,7 +139,7 @@ class Poller:
     async def _step_on_worker(self, collect: Collect) -> Runs | None:
         if not (self._buffer.has_something or self._reader.is_reading):
             return None
-        claim = Claim(self._go_back)
+        claim = Delivery(self._go_back)
         try:
             return await self._runtime.on_worker(self._step, collect, claim)
         except asyncio.CancelledError:
@@ -147,7 +147,7 @@ class Poller:
             raise
 
 
-class Claim:
+class Delivery:
     """Makes sure that what was read either reaches the caller or is given back, never both, never neither."""
 
     def __init__(self, give_back: Callable[[Runs], None]) -> None:

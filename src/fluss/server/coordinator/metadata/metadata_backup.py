@@ -1,6 +1,6 @@
 """The metadata as a file of its own: copied for a backup, and made ready for the server that is restored from it.
 
-Ids go on behind a gap. What the lost server gave out after its last backup is known to clients and to nobody else: a
+Ids go on behind a gap. What the lost server gave out after its last backup is known to clients only: a
 table that is created next must not have the id of one that was lost, nor a writer the id of a writer that still sends.
 """
 
@@ -20,6 +20,11 @@ from fluss.server.model import KvSnapshotEntry, RemoteLogEntry
 # More than a server can have given out between two backups.
 _GAPS: Final = {TABLE_ID: 1_000_000, PARTITION_ID: 1_000_000, WRITER_ID: 2**32}
 _SNAPSHOT_ID_GAP: Final = 1_000_000
+# What directories are called by. Whoever may write to remote storage must not choose where on this machine they are.
+_NAMES: Final = (
+    "SELECT name FROM databases UNION SELECT database_name FROM tables UNION SELECT table_name FROM tables "
+    "UNION SELECT name FROM partitions"
+)
 
 
 class MetadataBackup:
@@ -42,14 +47,23 @@ class MetadataBackup:
 
 
 def check_metadata(path: Path) -> None:
-    """Raise a FlussError if a file is not what SQLite has written. Blocking."""
+    """Raise a FlussError if a file is not what SQLite has written, or not what a server has told it to. Blocking."""
     try:
         with closing(sqlite3.connect(path)) as connection:
             problems = [row[0] for row in connection.execute("PRAGMA integrity_check(3)")]
+            if problems == ["ok"]:
+                problems = [
+                    f"the name {row[0]!r}" for row in connection.execute(_NAMES) if _leads_away(row[0])
+                ] or problems
     except sqlite3.Error as error:
         problems = [str(error)]
     if problems != ["ok"]:
         raise FlussError(f"the metadata of the backup are damaged: {'; '.join(problems)}", ErrorCode.STORAGE_EXCEPTION)
+
+
+def _leads_away(name: object) -> bool:
+    """Whether a directory of this name would not be where it belongs."""
+    return not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name
 
 
 def table_count(path: Path) -> int:

@@ -23,7 +23,7 @@ from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
 from fluss.schema.serde import schema_from_json, schema_to_json
 from fluss.schema.table import TableBucket, TablePath
-from fluss.server.coordinator.dropped_partitions import DroppedPartition
+from fluss.server.coordinator.dropped_partitions import PartitionDrop
 from fluss.server.coordinator.metadata.kv_snapshot_table import KvSnapshotTable
 from fluss.server.coordinator.metadata.lake_snapshot_table import LakeSnapshotTable
 from fluss.server.coordinator.metadata.migrations import MIGRATIONS
@@ -50,7 +50,7 @@ class StoredCatalog:
     tables: Collection[Table]
     partitions: Collection[Partition]
     # The oldest drops first.
-    dropped_partitions: Collection[DroppedPartition]
+    dropped_partitions: Collection[PartitionDrop]
     table_id_next: int
     partition_id_next: int
 
@@ -193,7 +193,7 @@ class MetadataStore:
 
         await self._file.write(create)
 
-    async def drop_partitions(self, dropped: Collection[DroppedPartition], forgotten_ids: Iterable[int] = ()) -> None:
+    async def drop_partitions(self, dropped: Collection[PartitionDrop], forgotten_ids: Iterable[int] = ()) -> None:
         """Remove partitions, and note that they were there; forget about others that were dropped before."""
 
         def drop(connection: sqlite3.Connection) -> None:
@@ -208,7 +208,7 @@ class MetadataStore:
 
         await self._file.write(drop)
 
-    async def set_log_ends(self, dropped: Collection[DroppedPartition]) -> None:
+    async def set_log_ends(self, dropped: Collection[PartitionDrop]) -> None:
         """Note where the logs of dropped partitions ended."""
         rows = [(_dump(partition.log_ends), partition.partition_id) for partition in dropped]
         statement = "UPDATE dropped_partitions SET log_ends = ? WHERE partition_id = ?"
@@ -414,12 +414,12 @@ def _table(
     return Table(path, table_id, schema_id, descriptor, schemas, created_ms, modified_ms)
 
 
-def _dropped_key(partition: DroppedPartition) -> tuple[int, int, str, int]:
+def _dropped_key(partition: PartitionDrop) -> tuple[int, int, str, int]:
     return partition.partition_id, partition.table_id, partition.name, partition.dropped_ms
 
 
-def _dropped_partition(partition_id: int, table_id: int, name: str, dropped_ms: int, log_ends: str) -> DroppedPartition:
-    return DroppedPartition(partition_id, table_id, name, dropped_ms, tuple(json.loads(log_ends)))
+def _dropped_partition(partition_id: int, table_id: int, name: str, dropped_ms: int, log_ends: str) -> PartitionDrop:
+    return PartitionDrop(partition_id, table_id, name, dropped_ms, tuple(json.loads(log_ends)))
 
 
 def _insert_schema(connection: sqlite3.Connection, table: Table) -> None:

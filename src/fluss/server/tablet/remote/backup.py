@@ -62,6 +62,7 @@ from fluss.storage.backup.points import (
 from fluss.storage.backup.restore_note import RestoreNote
 from fluss.storage.backup.tail_index import TailIndex
 from fluss.storage.backup.tails import PlannedTail, packs, plan_tail, ship_pack
+from fluss.storage.log.remote_log import ROOT as LOGS
 from fluss.storage.remote.store import CHUNK_BYTES, RemoteStoppedError, RemoteStore
 from fluss.storage.vfs import Files
 
@@ -74,6 +75,8 @@ _BUCKETS_PER_STEP: Final = 512
 _LOOKS_PER_TURN: Final = 2048
 # How long a stop waits for the last point.
 _LAST_POINT_TIMEOUT_S: Final = 20.0
+# How long a start waits for the store of a server that has shipped to it before.
+_FIRST_LOOK_TIMEOUT_S: Final = 15.0
 # A backup is late when it is older than so many intervals, and than so long.
 _LATE_INTERVALS: Final = 3
 _LATE_MS_MIN: Final = 30_000
@@ -202,10 +205,15 @@ class Backup:
             return
         self._remote.gate.close()
         self._remote.shipped_ms = self._kept_since_ms
+        # Those who wait for the server should not wait for a store that says nothing.
+        timeout_s = _FIRST_LOOK_TIMEOUT_S if await self._in_thread(self._is_known_here) else None
         try:
-            await self._begin()
+            async with asyncio.timeout(timeout_s):
+                await self._begin()
         except FencedError as error:
             self._refuse(error)
+        except TimeoutError:
+            logger.error("the backup cannot go on yet: %s has not answered for %g s", self._store.location, timeout_s)
         except FlussError as error:
             if self._claim is None and not await self._in_thread(self._is_known_here):
                 raise
@@ -259,10 +267,20 @@ class Backup:
                 f"own; if that one is gone for good, start another in its place: --restore-from {store.location} with "
                 "a new --data-dir"
             )
+        if known is None and store.names(LOGS) and not self._has_remote_logs():
+            raise FlussError(
+                f"{store.location} has logs of another server or cluster, which nobody has claimed: give this server a "
+                "remote.data.dir of its own"
+            )
         if known is None:
             return claim(store, self._files, self._data_dir, platform.node(), self._clock())
         check_claim(store, known.claim)
         return known.claim
+
+    def _has_remote_logs(self) -> bool:
+        """Tell whether this server has copied logs before, without backups."""
+        tables = list(self._tables.values())
+        return any(group.remote is not None for table in tables for group in list(table.groups.values()))
 
     def _load(self, own: Claim) -> tuple[list[str], BackupPoint | None, Chains]:
         store = self._store
@@ -453,9 +471,11 @@ class Backup:
 
     def _kept_since_ms(self) -> int:
         """Return when the oldest point was begun that is kept; 0 if an earlier run has made it."""
-        # Whoever asks has something to remove.
+        # The caller has something to remove.
         self._remote.gate.mark()
-        return self._kept.oldest_ms
+        oldest_ms = self._kept.oldest_ms
+        # A clock that was set back since does not tell what came before what; the next points do.
+        return oldest_ms if oldest_ms <= self._clock() else 0
 
     def dropped(self, group: BucketGroup) -> None:
         """Have the tails of a table or partition forgotten that was dropped."""

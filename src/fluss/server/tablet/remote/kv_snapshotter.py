@@ -130,8 +130,8 @@ class KvSnapshotter:
         async with self._turn:
             try:
                 await self._snapshots.in_thread(self._logs.gate.check_owner)
-            except FencedError:
-                # Another server has taken over, which the backup says.
+            except (FencedError, RemoteStoppedError):
+                # Another server has taken over, which the backup says, or this one stops.
                 return
             superfluous: defaultdict[tuple[int, int | None], set[int]] = defaultdict(set)
             for bucket in await self._registry.superfluous(self._snapshots.settings.retained_count):
@@ -248,6 +248,8 @@ class KvSnapshotter:
             state.value_bytes_max,
             self._snapshots.clock(),
         )
+        # A directory that is not mounted any more takes objects, too.
+        await self._snapshots.in_thread(self._logs.gate.check_owner)
         if not await self._registry.add(entry) or group.is_dropped:
             # Its directory is going to be removed.
             raise RemoteStoppedError

@@ -143,8 +143,8 @@ class RemoteCopier:
         async with self._turn:
             try:
                 await self._in_thread(self._logs.gate.check_owner)
-            except FencedError:
-                # The backup says it.
+            except (FencedError, RemoteStoppedError):
+                # The backup says it, or the server stops.
                 return
             for table in list(self._tables.values()):
                 for group in list(table.groups.values()):
@@ -389,6 +389,8 @@ class RemoteCopier:
             size_bytes=sum(segment.size_bytes for segment in segments),
             segment_count=len(segments),
         )
+        # A directory that is not mounted any more takes objects, too.
+        await self._in_thread(self._logs.gate.check_owner)
         if not await self._logs.registry.commit(committed):
             # It was dropped meanwhile, and its directory is going to be removed.
             raise RemoteStoppedError

@@ -68,6 +68,8 @@ class Restoration:
         # The logs that are not on the disk, as far as that is known, with their tails.
         self._pending: dict[TableBucket, TailChain | None] = {}
         self._making: dict[TableBucket, asyncio.Task[bool]] = {}
+        # Why logs could not be made the last time.
+        self._failures: dict[TableBucket, str] = {}
         self._is_stopping = asyncio.Event()
         self._log_count = 0
         self._fetched_bytes = 0
@@ -81,6 +83,14 @@ class Restoration:
     def pending_count(self) -> int:
         """How many logs are still to be made."""
         return len(self._pending)
+
+    @property
+    def problem(self) -> str | None:
+        """What an operator should know of logs that cannot be had, in a sentence; None if there are none."""
+        if not self._failures:
+            return None
+        bucket, reason = next(iter(self._failures.items()))
+        return f"{len(self._failures)} logs cannot be restored now, such as that of {format_bucket(bucket)}: {reason}"
 
     async def load_chains(self) -> Mapping[TableBucket, TailChain]:
         """Read where the tails are, for a server that makes no backups itself. Raises FlussError."""
@@ -113,7 +123,9 @@ class Restoration:
     def dropped(self, group: BucketGroup) -> None:
         """Forget the logs of a table or partition that was dropped."""
         for bucket_id in range(group.bucket_count):
-            self._pending.pop(TableBucket.new_with_partition(group.table_id, group.partition_id, bucket_id), None)
+            bucket = TableBucket.new_with_partition(group.table_id, group.partition_id, bucket_id)
+            self._pending.pop(bucket, None)
+            self._failures.pop(bucket, None)
 
     async def bring(self, buckets: Sequence[HostedBucket]) -> Sequence[HostedBucket]:
         """See to it that the logs of buckets are on the disk; return those that cannot be had now."""
@@ -163,12 +175,24 @@ class Restoration:
         except RemoteStoppedError:
             return False
         except (FlussError, OSError) as error:
-            logger.error("%s cannot be restored now, it is tried again: %s", format_bucket(bucket), error)
-            return False
+            if not group.is_dropped:
+                self._note_failure(bucket, error)
+            return group.is_dropped
+        finally:
+            if group.is_dropped:
+                # It was dropped meanwhile, and its directory may have been made again.
+                await self._in_thread(self._files.remove_tree, group.directory)
         self._pending.pop(bucket, None)
+        self._failures.pop(bucket, None)
         if group.found is not None:
             group.found[bucket.bucket_id] = LEFT_BEHIND
         return True
+
+    def _note_failure(self, bucket: TableBucket, error: FlussError | OSError) -> None:
+        text = error.message if isinstance(error, FlussError) else str(error)
+        if self._failures.get(bucket) != text:
+            logger.error("%s cannot be restored now, it is tried again: %s", format_bucket(bucket), text)
+        self._failures[bucket] = text
 
     async def _lost(self, bucket: TableBucket) -> LostLog:
         chain = self._pending.get(bucket)

@@ -19,7 +19,7 @@ _ROWS_PER_STEP: Final = 1024
 class SnapshotReader:
     """One pass over the stored values of a snapshot, in the order of their keys. Used by one thread at a time.
 
-    RocksDB has all files open from the beginning: they are read to the end whoever removes them meanwhile.
+    RocksDB has all files open from the beginning: they are read to the end even if they are removed meanwhile.
     """
 
     def __init__(self, directory: Path) -> None:
