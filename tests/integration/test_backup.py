@@ -21,6 +21,7 @@ from fluss import blocking, embedded
 from fluss.errors import ErrorCode, FlussError
 from fluss.server.__main__ import main
 from fluss.server.coordinator.metadata.metadata_backup import remote_logs, table_count
+from fluss.server.model import RemoteLogEntry
 from fluss.server.tablet.remote import backup, restoration
 from fluss.storage.backup.ownership import Claim, check_claim
 from fluss.storage.backup.points import POINTS, get_chains, newest_point
@@ -192,6 +193,17 @@ def shipped(remote: Path) -> dict[fluss.TableBucket, object]:
     return {} if point is None else get_chains(store_at(remote), point)  # type: ignore[return-value]
 
 
+def logs_in_backup(remote: Path) -> list[RemoteLogEntry]:
+    """Return the remote logs that the newest backup names; none as long as that cannot be told."""
+    try:
+        point = newest_point(store_at(remote))
+        entries = [] if point is None else remote_logs(remote / point.metadata.path)
+    except (FlussError, OSError):
+        # An older point was removed meanwhile.
+        return []
+    return [entry for entry in entries if entry.manifest_path is not None]
+
+
 def end_in_backup(remote: Path) -> int:
     """Return up to which offset the newest backup has the only log; 0 as long as that cannot be told."""
     try:
@@ -216,6 +228,8 @@ def test_a_place_of_another_server_and_data_of_its_own_are_refused(
         embedded.start({**QUICK, "backup.restore-from": str(remote)}, data_dir=data_dir)
     with pytest.raises(FlussError, match="there is no backup in"):
         embedded.start({**QUICK, "backup.restore-from": str(tmp_path / "nothing")}, data_dir=tmp_path / "other")
+    with pytest.raises(FlussError, match="which is the data directory"):
+        embedded.start({**QUICK, "remote.data.dir": f"{tmp_path}/other/../other"}, data_dir=tmp_path / "other")
     foreign = tmp_path / "foreign"
     (foreign / "log" / "fluss" / "orders-0" / "0" / "metadata").mkdir(parents=True)
     with pytest.raises(FlussError, match="has logs of another server or cluster"):
@@ -323,6 +337,25 @@ def test_a_backup_is_verified_without_restoring_it(
     assert main(["--verify-backup", str(remote)]) == 0
     assert main(["--verify-backup", str(tmp_path / "nothing")]) == 1
     assert "there is no backup in" in capsys.readouterr().err
+
+
+def test_a_backup_of_several_places_is_verified_and_restored(
+    data_dir: Path, remote: Path, new_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second = tmp_path / "second"
+    places = {"remote.data.dirs": f"{remote},{second}"}
+    paths = [fluss.TablePath("fluss", f"table{number}") for number in range(2)]
+    with serving(data_dir, places) as (_, connection):
+        for path in paths:
+            create(connection, path)
+            append(connection.get_table(path).new_append().create_writer(), 0, 6)
+        eventually(lambda: any(entry.root == str(second) for entry in logs_in_backup(remote)))
+    assert main(["--verify-backup", str(remote), "-D", f"remote.data.dirs={places['remote.data.dirs']}"]) == 0
+    assert main(["--verify-backup", str(remote)]) == 1
+    assert "is another place" in capsys.readouterr().err
+    shutil.rmtree(data_dir)
+    with serving(new_dir, {**places, "backup.restore-from": str(remote)}) as (_, connection):
+        assert [ids(connection, path) for path in paths] == [list(range(6))] * 2
 
 
 def test_a_damaged_backup_is_not_restored_and_leaves_the_server_alone_that_makes_it(

@@ -228,7 +228,7 @@ def _verify_backup(location: str, options: ServerOptions, parser: argparse.Argum
     location = location or next(iter(options.remote_locations), "")
     if not location:
         parser.error(f"say where the backup is: --verify-backup DIR, or set '{ServerOptions.remote_data_dir.key}'")
-    return verify_backup.main(location, FileSystemOptions(options.file_system_properties))
+    return verify_backup.main(location, FileSystemOptions(options.file_system_properties), options.remote_locations)
 
 
 def _warn_of_readable(path: Path, options: ServerOptions) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,6 +37,7 @@ from fluss.storage.vfs import OsFiles
 _PROGRESS_INTERVAL_S: Final = 1.0
 # How many findings are told; there may be one for every object.
 _TOLD_MAX: Final = 20
+_HINT: Final = "; give all places, as the server has them: -D remote.data.dirs=..."
 _SEGMENT_FILES: Final = (LogFileKind.OFFSET_INDEX, LogFileKind.TIME_INDEX, LogFileKind.WRITER_SNAPSHOT)
 
 
@@ -61,12 +62,19 @@ class Verification:
         return f"complete: {what}" if not self.problems else f"NOT COMPLETE, {len(self.problems)} problems: {what}"
 
 
-def main(location: str, options: FileSystemOptions) -> int:
-    """Verify the newest backup in a place, say on standard output what came out, and return the exit code."""
+def main(location: str, options: FileSystemOptions, others: Iterable[str] = ()) -> int:
+    """Verify the newest backup in a place, say on standard output what came out, and return the exit code.
+
+    ``others`` are further places where segments and snapshots may be.
+    """
     location = check_location(location)
-    store = RemoteStore(open_objects(location, options, OsFiles()), RemoteTraffic())
+    files, traffic = OsFiles(), RemoteTraffic()
+    store, *stores = (
+        RemoteStore(open_objects(place, options, files), traffic)
+        for place in dict.fromkeys((location, *map(check_location, others)))
+    )
     try:
-        found = verify(store, progress=lambda text: print(text, file=sys.stderr, flush=True))
+        found = verify(store, stores, progress=lambda text: print(text, file=sys.stderr, flush=True))
     except FlussError:
         # Without a point there is nothing to look at; what is wrong with it is said on standard error.
         print(f"NOT COMPLETE: there is no backup in {location} that can be read", flush=True)
@@ -79,24 +87,29 @@ def main(location: str, options: FileSystemOptions) -> int:
     return 1 if found.problems else 0
 
 
-def verify(store: RemoteStore, *, progress: Callable[[str], None] = lambda text: None) -> Verification:
+def verify(
+    store: RemoteStore, others: Iterable[RemoteStore] = (), *, progress: Callable[[str], None] = lambda text: None
+) -> Verification:
     """Look at everything that the newest point of a backup names. No backup at all is a FlussError."""
     point = newest_point(store)
     if point is None:
         raise no_backup(store.location)
-    return _Verifier(store, point, progress).run()
+    return _Verifier(store, others, point, progress).run()
 
 
 class _Verifier:
     """One verification."""
 
-    def __init__(self, store: RemoteStore, point: BackupPoint, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, store: RemoteStore, others: Iterable[RemoteStore], point: BackupPoint, progress: Callable[[str], None]
+    ) -> None:
         self._store = store
         self._found = Verification(point)
         self._progress = progress
         self._said_s = time.monotonic()
         self._snapshots: list[KvSnapshotEntry] = []
-        self._stores: dict[str, RemoteStore] = {point.location: store, store.location: store}
+        self._stores: dict[str, RemoteStore] = {other.location: other for other in others}
+        self._stores |= {point.location: store, store.location: store}
 
     def run(self) -> Verification:
         found, point = self._found, self._found.point
@@ -142,7 +155,7 @@ class _Verifier:
         if store is None:
             self._found.problems.append(
                 f"{entry.root} is another place, whose {entry.segment_count} segments of {format_bucket(entry.bucket)} "
-                "were not looked at"
+                f"were not looked at{_HINT}"
             )
             return
         manifest = get_manifest(store, entry.manifest_path)
@@ -160,7 +173,8 @@ class _Verifier:
         store = self._stores.get(entry.root)
         if store is None:
             self._found.problems.append(
-                f"{entry.root} is another place, whose snapshot of {format_bucket(entry.bucket)} was not looked at"
+                f"{entry.root} is another place, whose snapshot of {format_bucket(entry.bucket)} was not looked "
+                f"at{_HINT}"
             )
             return
         self._count(1, 0)

@@ -473,7 +473,9 @@ class Backup:
         """Return when the oldest point was begun that is kept; 0 if an earlier run has made it."""
         # The caller has something to remove.
         self._remote.gate.mark()
-        return self._kept.oldest_ms
+        oldest_ms = self._kept.oldest_ms
+        # A clock that was set back since does not tell what came before what; the next points do.
+        return oldest_ms if oldest_ms <= self._clock() else 0
 
     def dropped(self, group: BucketGroup) -> None:
         """Have the tails of a table or partition forgotten that was dropped."""

@@ -130,8 +130,8 @@ class KvSnapshotter:
         async with self._turn:
             try:
                 await self._snapshots.in_thread(self._logs.gate.check_owner)
-            except FencedError:
-                # Another server has taken over, which the backup says.
+            except (FencedError, RemoteStoppedError):
+                # Another server has taken over, which the backup says, or this one stops.
                 return
             superfluous: defaultdict[tuple[int, int | None], set[int]] = defaultdict(set)
             for bucket in await self._registry.superfluous(self._snapshots.settings.retained_count):

@@ -143,8 +143,8 @@ class RemoteCopier:
         async with self._turn:
             try:
                 await self._in_thread(self._logs.gate.check_owner)
-            except FencedError:
-                # The backup says it.
+            except (FencedError, RemoteStoppedError):
+                # The backup says it, or the server stops.
                 return
             for table in list(self._tables.values()):
                 for group in list(table.groups.values()):

@@ -94,6 +94,7 @@ class RemoteLogs:
         # Buckets whose remote log has changed since the backup last asked.
         self.changed: set[TableBucket] = set()
         self._tables = tables
+        self._data_dir = data_dir
         self._files = files
         self._locations = [check_location(location) for location in settings.locations]
         self._stores: dict[str, RemoteStore] = {}
@@ -119,6 +120,7 @@ class RemoteLogs:
 
     async def start(self) -> None:
         """Take what is registered. The tables are hosted by then."""
+        self._check_locations()
         entries = await self.registry.load()
         if entries and not self.is_enabled:
             logger.warning(
@@ -132,6 +134,19 @@ class RemoteLogs:
             if entry.is_dirty:
                 self.dirty.add(entry.bucket)
         await asyncio.gather(*(self._in_thread(self.store, root) for root in dict.fromkeys(self._locations)))
+
+    def _check_locations(self) -> None:
+        """Refuse the data directory itself, whose files would be mixed with others, and warn of a place inside it."""
+        data_dir = self._data_dir.resolve()
+        for path in (Path(location).resolve() for location in self._locations if location.startswith("/")):
+            if path == data_dir:
+                raise FlussError(
+                    f"remote storage cannot be at {path}, which is the data directory: give a directory of its own, on "
+                    "another disk",
+                    ErrorCode.INVALID_CONFIG_EXCEPTION,
+                )
+            if data_dir in path.parents:
+                logger.warning("remote storage at %s is in the data directory, and is lost with it", path)
 
     async def stop(self) -> None:
         """End all transfers and the threads."""
