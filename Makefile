@@ -94,7 +94,7 @@ test-remote: $(STAMP) ## Remote storage against a server that speaks S3, with fa
 		tests/unit/server/tablet/test_kv_snapshotter.py tests/integration/test_kv_snapshots.py \
 		tests/integration/test_remote_log.py tests/integration/test_object_stores.py tests/interop/test_remote_log.py \
 		tests/interop/test_remote_s3.py tests/integration/test_backup.py tests/integration/test_backup_stores.py \
-		tests/chaos/test_disaster.py
+		tests/unit/tiering/test_lake_in_object_store.py tests/chaos/test_disaster.py
 
 interop-java: $(STAMP) ## A cluster of Apache Fluss 0.9.1, three servers: our client, the Java client, crashes (Java 17 and Maven)
 	@$(PY) -m pytest tests/java -m "slow or not slow" --durations=10
