@@ -62,8 +62,8 @@ def test_tasks_read_segments_where_they_are(
     everything = list(range(BATCHES * BATCH_ROWS))
     assert sorted(row.id for row in load().select("id").collect()) == everything
     assert load().where("id >= 500 and id < 600").count() == 100
-    stream = spark.readStream.format("fluss").option("bootstrap.servers", tiered.bootstrap_servers)
-    stream = stream.option("table", str(PATH)).option("scan.startup.mode", "full").load()
+    reader = spark.readStream.format("fluss").option("bootstrap.servers", tiered.bootstrap_servers)
+    stream = reader.option("table", str(PATH)).option("scan.startup.mode", "full").load()
     query = stream.writeStream.format("memory").queryName("readings").trigger(availableNow=True)
     query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
     assert sorted(row.id for row in spark.sql("SELECT id FROM readings").collect()) == everything
