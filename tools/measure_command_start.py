@@ -45,7 +45,7 @@ def main() -> int:
                 writer.upsert({"id": 1, "name": "Ada"})
         environment = {**os.environ, "HOME": home, "FLUSS_BOOTSTRAP_SERVERS": server.bootstrap_servers}
         # Without -m: that is how the installed script begins.
-        script = [sys.executable, "-c", "import sys; from fluss.cli.app import main; sys.exit(main())"]
+        script = [sys.executable, "-c", "import sys; from fluss.cli.app import run; run()"]
         for what, command in (
             ("python -c pass", [sys.executable, "-c", "pass"]),
             ("python -c 'import pyarrow'", [sys.executable, "-c", "import pyarrow"]),

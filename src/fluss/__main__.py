@@ -1,8 +1,6 @@
 """``python -m fluss``: the command ``fluss``."""
 
-import sys
-
-from fluss.cli.app import main
+from fluss.cli.app import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.cli.runner import FlussCommand, Result
@@ -59,3 +62,32 @@ def test_profiles_users_and_completion_at_a_terminal(fluss: FlussCommand, typed)
     shown = hashed.wait().ok().out
     assert "$" in shown.splitlines()[-1], shown
     assert "a long password" not in shown
+
+
+def test_a_terminal_is_not_moved_by_what_is_in_files_and_rows(fluss: FlussCommand, fluss_database: str) -> None:
+    table = f"{fluss_database}.t"
+    hostile = "\x1b[31mred\x07\x9b5m\u202eabc"
+    fluss("table", "create", table, "-c", "id INT", "-c", "text STRING", "--comment", hostile)
+    (fluss.home / "rows.csv").write_text(f"id,text\n1,{hostile}\n", encoding="utf-8")
+    (fluss.home / "bad.csv").write_text(f"id,text\n{hostile},x\n", encoding="utf-8")
+    fluss("load", "rows.csv", table)
+    refused = fluss.run("load", "bad.csv", table, terminal=True, environment={"NO_COLOR": "1"})
+    assert (refused.code, "bad.csv, line 2" in refused.out) == (6, True), refused.out
+    shown = [refused.out] + [
+        fluss(*words, terminal=True, environment={"NO_COLOR": "1"}).out
+        for words in (("head", table), ("tail", table), ("table", "show", table))
+    ]
+    for text in shown:
+        assert "abc" in text
+        # Progress bars move the cursor; colours, sounds and directions are the file's.
+        assert [sign for sign in ("\x1b[31m", "\x07", "\x9b", "\u202e") if sign in text] == []
+
+
+def test_the_program_ends_with_all_that_it_has_to_say() -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "fluss", *words], capture_output=True, text=True, check=False)
+
+    helped, refused = run("load", "--help"), run("table", "lss")
+    assert (helped.returncode, helped.stdout.endswith("--file-format csv\n"), helped.stderr) == (0, True, "")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.endswith("did you mean `fluss table ls`?\n")

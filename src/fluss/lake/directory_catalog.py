@@ -36,7 +36,7 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 
-from fluss.errors import FlussError
+from fluss.errors import ErrorCode, FlussError
 
 _VERSION_FILE: Final = re.compile(r"v(\d+)(\.gz)?\.metadata\.json")
 _HINT_FILE: Final = "version-hint.text"
@@ -273,7 +273,8 @@ def local_path(location: str) -> Path:
     if parsed.scheme not in ("", "file"):
         raise FlussError(
             f"A catalog of type 'hadoop' needs a directory that is mounted here, and {location!r} is none: object "
-            "stores cannot tell two writers apart. Use a catalog of type 'rest', 'sql', 'glue' or 'hive' with it"
+            "stores cannot tell two writers apart. Use a catalog of type 'rest', 'sql', 'glue' or 'hive' with it",
+            ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
         )
     # Hadoop writes file:/path, others file:///path.
     return Path(re.sub(r"^file:(//)?", "", location)).absolute()

@@ -186,6 +186,7 @@ def test_a_catalog_that_cannot_be_opened_says_why_without_secrets():
     with pytest.raises(FlussError, match="object stores") as refused:
         open_catalog({"warehouse": "s3://bucket/warehouse"})
     assert "type 'rest'" in str(refused.value)
+    assert refused.value.error_code == ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION
     with pytest.raises(FlussError, match="cannot be opened") as refused:
         open_catalog({"type": "unheard-of", "uri": "http://me:verysecret@localhost:1"})
     assert "verysecret" not in str(refused.value)

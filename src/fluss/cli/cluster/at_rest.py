@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from fluss.cli.kernel.commands import Command, Lazy, group
+from fluss.cli.kernel.cycles import look_as_usual
 from fluss.cli.kernel.exits import CommandError, Exit
 from fluss.cli.kernel.parameters import time_text
 from fluss.cli.kernel.progress import WorkProgress
@@ -272,4 +273,5 @@ def restore_backup(session: Session, location: str, data_dir: Path, server_optio
     """
     from fluss.server.__main__ import main
 
+    look_as_usual()
     return main(["--data-dir", str(data_dir), "--restore-from", location, *server_options])

@@ -21,6 +21,7 @@ from typing import Any, Final
 import click
 
 from fluss.cli.kernel.commands import Command
+from fluss.cli.kernel.cycles import look_as_usual
 from fluss.cli.kernel.exits import CommandError, Exit
 from fluss.cli.kernel.output import counted
 from fluss.cli.kernel.parameters import time_text
@@ -101,6 +102,7 @@ def serve(
     if not detach or "--print-config" in server_options:
         from fluss.server.__main__ import main
 
+        look_as_usual()
         return main(arguments)
     _start_in_background(session, directory, arguments)
     return Exit.OK

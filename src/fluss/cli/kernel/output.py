@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from fluss.cli.kernel.exits import ReaderGoneError
-from fluss.cli.kernel.values import csv_text, json_text, shown_text
+from fluss.cli.kernel.values import csv_text, json_text, shown_lines, shown_text
 
 FORMATS: Final = ("table", "json", "csv")
 # Widths are those of the first rows: a long answer is printed while it arrives.
@@ -66,7 +66,7 @@ class Output:
 
     def note(self, text: str) -> None:
         """Print a line for people beside the results: to standard error."""
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{shown_lines(text)}\n")
         sys.stderr.flush()
 
     def raw(self, text: str) -> None:

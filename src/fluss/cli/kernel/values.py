@@ -34,7 +34,8 @@ from fluss.errors import FlussError
 if TYPE_CHECKING:
     from fluss.schema.types import DataType
 
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+# What a terminal acts upon: commands to it, line ends, and marks that turn the direction of the text around them.
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _SHOWN_CHARS_MAX: Final = 60
 
 
@@ -89,6 +90,11 @@ def shown_text(value: Any, chars_max: int) -> str:
     """Return a value for people: nothing for null, in one line, without signs that a terminal would act upon."""
     text = _CONTROL.sub(_escaped, plain_text(value))
     return text if len(text) <= chars_max else f"{text[: chars_max - 1]}…"
+
+
+def shown_lines(text: str) -> str:
+    """Return a message, which may quote values of files and servers, without signs that a terminal would act upon."""
+    return "\n".join(_CONTROL.sub(_escaped, line) for line in text.split("\n"))
 
 
 def _escaped(found: re.Match[str]) -> str:
