@@ -243,15 +243,21 @@ def test_a_place_of_another_server_and_data_of_its_own_are_refused(
         assert ids(connection) == [0, 1, 2], "the owner itself goes on"
 
 
-def test_a_directory_that_is_not_mounted_is_not_written_to(data_dir: Path, remote: Path, tmp_path: Path) -> None:
+def test_a_directory_that_is_not_mounted_is_not_written_to(
+    data_dir: Path, remote: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     options = {"remote.data.dir": str(remote)}
-    with serving(data_dir, options) as (_, connection):
+    # No segment is copied, so that there is no manifest whose absence would keep the second server from copying.
+    with serving(data_dir, {**options, "remote.log.task-interval-duration": "1h"}) as (_, connection):
         create(connection)
         append(connection.get_table(EVENTS).new_append().create_writer(), 0, 3)
     remote.rename(tmp_path / "elsewhere")
     with serving(data_dir, options) as (_, connection):
         append(connection.get_table(EVENTS).new_append().create_writer(), 3, 3)
-        assert not (remote / "backup").exists()
+        # Both have tried: segments, and what is not in segments yet.
+        eventually(lambda: "copying to remote storage failed" in caplog.text)
+        eventually(lambda: "backup failed" in caplog.text)
+        assert not remote.exists()
         (tmp_path / "elsewhere").rename(remote)
         eventually(lambda: end_in_backup(remote) == 6, "the backup going on")
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from fluss._version import __version__
-from fluss.errors import FlussError
+from fluss.errors import ErrorCode, FlussError
 from fluss.metrics import Metrics, Sample
 from fluss.record.framing import crc32c
 from fluss.schema.table import TableBucket
@@ -204,6 +204,8 @@ class Backup:
         if not self.is_enabled:
             return
         self._remote.gate.close()
+        # From now on, so that segments and snapshots are not copied either before it is known whose the directory is.
+        self._remote.gate.check_owner = self._check_owner
         self._remote.shipped_ms = self._kept_since_ms
         # Those who wait for the server should not wait for a store that says nothing.
         timeout_s = _FIRST_LOOK_TIMEOUT_S if await self._in_thread(self._is_known_here) else None
@@ -252,7 +254,6 @@ class Backup:
         self._kept = KeptPoints(self._remote.settings.backup_points_kept, paths)
         self._tails.load(chains)
         self._claim = own
-        self._remote.gate.check_owner = self._check_owner
 
     def _own_claim(self) -> Claim:
         store = self._store
@@ -293,10 +294,14 @@ class Backup:
         return paths, point, {} if point is None else get_chains(store, point)
 
     def _check_owner(self) -> None:
-        """Raise FencedError if another server has taken over. Blocking."""
+        """Raise FencedError if another server has taken over, FlussError if that is not known. Blocking."""
         if self._fence is not None:
             raise self._fence.copied()
-        assert self._claim is not None, "it was looked up"
+        if self._claim is None:
+            raise FlussError(
+                f"{self._store.location} is not written to before the backup has found out whose it is",
+                ErrorCode.LOG_STORAGE_EXCEPTION,
+            )
         check_claim(self._store, self._claim)
 
     def _refuse(self, error: FencedError) -> None:
