@@ -63,14 +63,14 @@ def open_catalog(properties: Mapping[str, str]) -> Catalog:
             )
         return DirectoryCatalog(_NAME, **{**_IO, **properties})
     try:
-        return patiently(lambda: load_catalog(_NAME, **{**_IO, **properties}))
+        return retried(lambda: load_catalog(_NAME, **{**_IO, **properties}))
     except FlussError:
         raise
     except Exception as error:
         raise _no_catalog(without_passwords(f"{type(error).__name__}: {error}")) from None
 
 
-def patiently(call: Callable[[], _T]) -> _T:
+def retried(call: Callable[[], _T]) -> _T:
     """Ask a catalog what changes nothing, again for some seconds while it is away."""
     pause_s = _FIRST_PAUSE_S
     for _ in range(_ATTEMPTS - 1):

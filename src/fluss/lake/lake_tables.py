@@ -28,7 +28,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.types import ListType, MapType, StructType
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.lake.catalogs import open_catalog, patiently
+from fluss.lake.catalogs import open_catalog, retried
 from fluss.lake.commits import OFFSETS_KEY, latest_tiered_snapshot, offsets_table_id
 from fluss.lake.schema_mapping import (
     FLUSS_PROPERTY_PREFIX,
@@ -82,7 +82,7 @@ class LakeTables:
                 return self.catalog.load_table(_identifier(path))
             return None
 
-        return _asked(lambda: patiently(load))
+        return _asked(lambda: retried(load))
 
     def create(
         self,

@@ -55,8 +55,7 @@ class Claim(NamedTuple):
 
 def highest_claim(store: RemoteStore) -> Claim | None:
     """Return the claim that counts; None if the directory belongs to no server."""
-    matches = map(_CLAIM.fullmatch, store.names(OWNERS))
-    return max((Claim(int(match[1]), match[2]) for match in matches if match), default=None)
+    return max(_claims(store), default=None)
 
 
 def claim(store: RemoteStore, files: Files, data_dir: Path, host: str, time_ms: int) -> Claim:
