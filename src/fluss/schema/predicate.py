@@ -206,6 +206,10 @@ class CompoundPredicate(Predicate):
         return symbol.join(f"({child!r})" for child in self.children)
 
 
+# A condition as users give it. Expressions of other libraries have no types here that could be named.
+Filter: TypeAlias = Predicate | str | Any
+
+
 def _combined(function: CompoundFunction, left: Predicate, right: Predicate) -> Predicate:
     """Join two predicates; ``a & b & c`` becomes one AND of three."""
     if not isinstance(right, Predicate):

@@ -19,9 +19,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pat
 
+import fluss.arrow_compute as pc
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import ScanColumns, filtered_rows
 from fluss.client.kernel.runtime import Runtime, is_blocking, run_blocking
