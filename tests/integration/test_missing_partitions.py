@@ -221,7 +221,7 @@ def test_values_may_be_objects_of_the_types_of_their_columns(patient: Tables) ->
     assert table.to_arrow(partitions={"hour": 8})["id"].to_pylist() == [2]
     (found,) = admin.list_partition_infos(table.table_path, {"day": day, "hour": 7})
     assert found.partition_name == "2026-11-16$7"
-    with pytest.raises(FlussError, match="is no text of a INT value, which is written as a decimal number"):
+    with pytest.raises(FlussError, match="is no text of a int value, which is written as a decimal number"):
         admin.create_partition(table.table_path, {"day": day, "hour": day})
     admin.drop_partition(table.table_path, {"day": day, "hour": 7})
     assert set(patient.partition_ids(table)) == {"2026-11-16$8"}
