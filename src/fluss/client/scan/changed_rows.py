@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pat
 
+import fluss.arrow_compute as pc
 from fluss.client.kernel.decode import ScanColumns
 from fluss.client.scan.changelog_fold import ChangelogFold, change_types, encoded_keys
 from fluss.row.arrow_arrays import BoolArray, bool_array, buffer_numbers, joined_batches, number_array, true_indexes
