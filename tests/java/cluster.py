@@ -184,7 +184,7 @@ class JavaCluster:
                 # Whoever may make a table need not be allowed to look at it.
                 with contextlib.suppress(FlussError):
                     info = await admin.get_table_info(table_path)
-                    await asyncio.to_thread(self._have_noticed, info.table_id)
+                    await asyncio.to_thread(self.have_noticed, info.table_id)
 
         with unittest.mock.patch.object(CatalogAdmin, "create_table", create):
             yield
@@ -201,7 +201,7 @@ class JavaCluster:
                     # What is dropped meanwhile, or a coordinator that is away.
                     with contextlib.suppress(FlussError):
                         for table_id in wait_for(_table_ids(connection)):
-                            self._have_noticed(table_id)
+                            self.have_noticed(table_id)
             finally:
                 wait_for(connection.close())
 
@@ -217,7 +217,7 @@ class JavaCluster:
         addresses = {f"127.0.0.1:{port}" for ports in self._ports.values() for port in ports}
         return not addresses.isdisjoint(str(config.bootstrap_servers).split(","))
 
-    def _have_noticed(self, table_id: int) -> None:
+    def have_noticed(self, table_id: int) -> None:
         """Wait for the line of the coordinator that says so; start it again if there is none."""
         with self._noticing:
             deadline_s = time.monotonic() + _NOTICED_S
