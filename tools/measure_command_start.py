@@ -37,6 +37,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--runs", type=int, default=20)
     runs = parser.parse_args().runs
+    # Python may have been told to compile everything again and again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as home, EmbeddedServer({"durability": "os"}, process=True) as server:
         with blocking.connect(server.bootstrap_servers) as connection:
             schema = fluss.Schema(pa.schema([("id", pa.int64()), ("name", pa.string())]), primary_keys=["id"])

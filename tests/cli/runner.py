@@ -238,6 +238,9 @@ def _serve(descriptor: int) -> int:
     import fluss.blocking
     import fluss.cli.app
     import fluss.cli.catalog.tables
+    import fluss.client.consume.membership
+    import fluss.client.write.writer_client
+    import fluss.filter.row_filter
     import fluss.spark.sql.parser  # noqa: F401
 
     # Children have less to copy.

@@ -166,7 +166,7 @@ def test_names_of_tables_are_completed_from_the_cluster(fluss: FlussCommand, flu
         assert completed in [line.partition(",")[2] for line in found.splitlines()], words
 
 
-def test_help_loads_nothing_of_the_client_and_a_listing_only_what_it_needs(
+def test_help_loads_nothing_of_the_client_and_other_commands_only_what_they_need(
     fluss: FlussCommand, fluss_database: str
 ) -> None:
     program = "import sys; from fluss.cli.app import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
@@ -183,3 +183,10 @@ def test_help_loads_nothing_of_the_client_and_a_listing_only_what_it_needs(
     assert "fluss.blocking" in listed
     unneeded = {"rich", "pandas", "polars", "duckdb", "pyspark", "fluss.server", "fluss.spark", "pyarrow.parquet"}
     assert not unneeded & listed
+    fluss("table", "create", f"{fluss_database}.few", "-c", "id BIGINT", "-c", "name STRING", "-k", "id")
+    fluss("put", f"{fluss_database}.few", '{"id": 1, "name": "Ada"}')
+    looked_up = loaded("get", f"{fluss_database}.few", "1", "--server", server)
+    assert "fluss.client.lookup.lookup_client" in looked_up
+    slow_to_load = {"pyarrow.compute", "crc32c", "importlib.metadata", "fluss.filter.row_filter"}
+    not_for_lookups = {"fluss.client.write.writer_client", "fluss.client.consume.membership"}
+    assert not (unneeded | slow_to_load | not_for_lookups) & looked_up

@@ -137,6 +137,8 @@ def run() -> NoReturn:
     it, and nothing is left to be done there: connections are closed, and what was written is acknowledged.
     """
     look_seldom()
+    # Of numpy's linear algebra, which nothing here uses: its threads take longer to start than the rest of numpy.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     code = main()
     if "pyspark" in sys.modules:
         # It ends its Java at the exit of Python.

@@ -7,7 +7,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fluss.client.admin.admin import FlussAdmin
 from fluss.client.connecting import Connecting
@@ -16,7 +16,6 @@ from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.retry import checked_timeout_s
 from fluss.client.kernel.runtime import Runtime, StartedCall, runtime
 from fluss.client.lookup.lookup_client import LookupClient
-from fluss.client.write.writer_client import WriterClient
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import int64
@@ -24,6 +23,9 @@ from fluss.metrics import Metrics
 from fluss.net.channel import Dial
 from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.value_objects import ServerMade
+
+if TYPE_CHECKING:
+    from fluss.client.write.writer_client import WriterClient
 
 logger = logging.getLogger(__name__)
 
@@ -144,6 +146,8 @@ class FlussConnection(ServerMade):
         with self._lock:
             self._check_open()
             if self._writer_client is None:
+                from fluss.client.write.writer_client import WriterClient
+
                 self._writer_client = WriterClient(self._cluster, self._runtime)
                 self._forget_drain = self._runtime.drain_at_exit(self._drain)
             return self._writer_client

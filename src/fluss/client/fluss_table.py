@@ -18,11 +18,10 @@ from fluss.client.lookup.lookupers import TableLookup
 from fluss.client.scan.frames import duckdb_relation, lazy_polars_frame
 from fluss.client.scan.table_buckets import PartitionChoices, checked_choices
 from fluss.client.scan.table_scan import TableScan
-from fluss.client.write.writer_client import WriterClient
 from fluss.client.write.writers import AppendWriter, TableAppend, TableUpsert
 from fluss.errors import FlussError
-from fluss.filter.row_filter import Filter
 from fluss.schema.offsets import OffsetSpec
+from fluss.schema.predicate import Filter
 from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.value_objects import ServerMade
 
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     import duckdb
     import pandas as pd
     import polars as pl
+
+    from fluss.client.write.writer_client import WriterClient
 
 
 @dataclass(frozen=True, slots=True, eq=False)

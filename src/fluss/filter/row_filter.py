@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,12 +29,9 @@ from fluss.filter.polars_expression import is_polars_expression, parts_of
 from fluss.filter.predicate_conditions import bound_condition
 from fluss.row.partition_names import parse_partition_value
 from fluss.row.values import arrow_from_internal
-from fluss.schema.predicate import BoundPredicate, Predicate
+from fluss.schema.predicate import BoundPredicate, Filter, Predicate
 from fluss.schema.schema import Schema
 from fluss.schema.types import DataType
-
-# A condition as users give it. Expressions of other libraries have no types here that could be named.
-Filter: TypeAlias = Predicate | str | Any
 
 
 class RowFilter:

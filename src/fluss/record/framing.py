@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
-from crc32c import crc32c as _crc32c
 
 from fluss.buffers import BytesLike, Int64Array, UInt8Array, byte_view
 from fluss.errors import CorruptRecordError, FlussError
@@ -28,6 +27,14 @@ LENGTH_PREFIX_BYTES = 4
 RECORD_BYTES_MAX = 2**31 - 1
 
 _LENGTH = struct.Struct("<i")
+
+
+def _crc32c(data: memoryview, value: int) -> int:
+    """Load the library, which takes this name from then on: it is slow to load, and lookups do without it."""
+    global _crc32c
+    from crc32c import crc32c as _crc32c
+
+    return _crc32c(data, value)
 
 
 def crc32c(data: BytesLike | UInt8Array | pa.Buffer, value: int = 0) -> int:

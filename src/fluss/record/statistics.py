@@ -31,8 +31,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import fluss.arrow_compute as pc
 from fluss.errors import FlussError
 from fluss.row.slots import encode_aligned_row
 from fluss.row.values import internal_from_arrow

@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import fluss.arrow_compute as pc
 from fluss.buffers import BytesLike, Int64Array, UInt8Array, byte_array, byte_view
 
 # What ends the joined parts of a row. Made of buffers: see ``fluss.row.arrow_arrays``.

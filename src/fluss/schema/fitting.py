@@ -26,9 +26,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pat
 
+import fluss.arrow_compute as pc
 from fluss.errors import FlussError
 from fluss.options import suggestion
 from fluss.schema.arrow import MAP_KEY_NAME, MAP_VALUE_NAME, TIMESTAMP_LTZ_ZONE, arrow_type

@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pat
 
+import fluss.arrow_compute as pc
 from fluss.errors import FlussError
 from fluss.integers import INT32_MAX
 from fluss.schema.arrow import MAP_KEY_NAME, MAP_VALUE_NAME, arrow_type

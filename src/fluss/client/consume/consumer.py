@@ -18,12 +18,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from fluss.client.consume.group import NO_PARTITION, BucketKey
-from fluss.client.consume.membership import Assignment, Membership, MembershipSettings
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.runtime import Runtime, run_blocking
 from fluss.client.kernel.table_calls import bucket_offsets, partition_infos
@@ -36,6 +35,10 @@ from fluss.integers import int64
 from fluss.schema.offsets import EARLIEST_OFFSET, OffsetSpec, OffsetType
 from fluss.schema.table import TableBucket, TableInfo
 from fluss.schema.value_objects import ServerMade
+
+if TYPE_CHECKING:
+    # Loaded by the first consumer: it writes, looks up and scans, which most programs do not all do.
+    from fluss.client.consume.membership import Assignment, Membership, MembershipSettings
 
 T = TypeVar("T")
 # What a consumer does when records behind its position are no longer there.
@@ -112,6 +115,8 @@ class Consumer(ServerMade):
             raise TypeError(f"the name of a consumer must be str, got {type(name).__name__}")
         if not name:
             raise FlussError("A consumer needs a name, under which its positions are kept")
+        from fluss.client.consume.membership import MembershipSettings
+
         return cls._with_fields(
             _cluster=cluster,
             _runtime=runtime,
@@ -260,6 +265,8 @@ class Consumer(ServerMade):
         return membership
 
     async def _join(self) -> Membership:
+        from fluss.client.consume.membership import Membership
+
         membership = Membership(self._cluster, self._runtime, self._info, self._name, self._settings)
         await self._runtime.bridge(membership.join(self._seed), cancels=True)
         self._membership = membership

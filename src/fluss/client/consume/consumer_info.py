@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fluss.client.consume.group import NO_PARTITION, Group
-from fluss.client.consume.group_table import GroupName, GroupRows, group_table_info
-from fluss.client.consume.membership import group_table_path, read_group
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.runtime import Runtime
 from fluss.client.kernel.table_calls import bucket_offsets
@@ -92,6 +90,9 @@ def _bucket(group: Group, partition_id: int, bucket_id: int) -> TableBucket:
 
 async def consumer_infos(cluster: Cluster, runtime: Runtime, info: TableInfo) -> list[ConsumerInfo]:
     """Return all consumers of a table, by name. On the loop of the cluster."""
+    from fluss.client.consume.group_table import GroupName, group_table_info
+    from fluss.client.consume.membership import group_table_path, read_group
+
     rows_info = await group_table_info(cluster, runtime, group_table_path(cluster.config), creates=False)
     if rows_info is None:
         return []
@@ -115,6 +116,9 @@ async def consumer_infos(cluster: Cluster, runtime: Runtime, info: TableInfo) ->
 
 async def drop_consumer(cluster: Cluster, runtime: Runtime, info: TableInfo, name: str, *, force: bool) -> None:
     """Forget the positions of a consumer; it must have no members, unless ``force``. On the loop of the cluster."""
+    from fluss.client.consume.group_table import GroupName, GroupRows, group_table_info
+    from fluss.client.consume.membership import group_table_path, read_group
+
     rows_info = await group_table_info(cluster, runtime, group_table_path(cluster.config), creates=False)
     if rows_info is None:
         return

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.errors import CorruptRecordError
-from fluss.filter.row_filter import RowFilter
 from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, is_compressed, project_batch
 from fluss.record.log_batch import LogBatch, decode_row_body, read_batch, verify_crc
 from fluss.record.value_batch import decode_by_schema, decode_value_batch, split_values
@@ -33,6 +32,9 @@ from fluss.schema.arrow import arrow_type
 from fluss.schema.schema import Column, Schema
 from fluss.schema.table_options import KvFormat, LogFormat
 from fluss.schema.types import DataType
+
+if TYPE_CHECKING:
+    from fluss.filter.row_filter import RowFilter
 
 # Schemas of one table are few; this many are remembered, then all are forgotten.
 _READINGS_MAX: Final = 256

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pat
 
+import fluss.arrow_compute as pc
 from fluss.buffers import Int64Array
 from fluss.errors import FlussError
 from fluss.row.arrow_arrays import number_array, take_rows

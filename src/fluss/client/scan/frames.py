@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 
 from fluss.errors import FlussError
-from fluss.filter.row_filter import Filter, RowFilter
+from fluss.schema.predicate import Filter
 from fluss.schema.schema import Schema
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def lazy_polars_frame(schema: Schema, read: ReadBatches) -> pl.LazyFrame:
     """Return a lazy frame whose columns, conditions and limits reach the scan."""
     require_library("polars", "A lazy frame")
     from polars.io.plugins import register_io_source
+
+    from fluss.filter.row_filter import RowFilter
 
     arrow_schema = schema.to_arrow()
 

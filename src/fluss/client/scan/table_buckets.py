@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import find_unknown_leaders, retries_until
 from fluss.client.kernel.missing_partitions import shown_partitions
 from fluss.client.kernel.table_calls import bucket_offsets, partition_infos
 from fluss.errors import ErrorCode, FlussError
-from fluss.filter.row_filter import RowFilter
 from fluss.protocol import api as apis
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import PartitionInfo, PartitionSpec, TableBucket, TableInfo, TablePath
 
+if TYPE_CHECKING:
+    from fluss.filter.row_filter import RowFilter
+
 # One partition by name, or those with some values of the partition columns.
-PartitionChoice: TypeAlias = str | PartitionSpec | Mapping[str, str]
+PartitionChoice: TypeAlias = str | PartitionSpec | Mapping[str, object]
 # None stands for all.
 PartitionChoices: TypeAlias = PartitionChoice | Iterable[PartitionChoice] | None
 

@@ -19,9 +19,8 @@ from fluss.client.scan.table_buckets import PartitionChoices, check_bucket_id, c
 from fluss.client.scan.table_read import TableReadOptions
 from fluss.client.scan.union_read import begin_read
 from fluss.errors import FlussError
-from fluss.filter.row_filter import Filter, RowFilter, check_filter
 from fluss.integers import int32
-from fluss.schema.predicate import BoundPredicate
+from fluss.schema.predicate import BoundPredicate, Filter
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableBucket, TableInfo
 from fluss.schema.table_options import STATISTICS_COLUMNS, LogFormat
@@ -30,6 +29,8 @@ from fluss.schema.value_objects import string_list
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
+
+    from fluss.filter.row_filter import RowFilter
 
 
 class TableScan:
@@ -81,6 +82,8 @@ class TableScan:
         a row that an update takes out of the filter is returned as ``-U`` without its ``+U``, and one that it brings
         in as ``+U`` without its ``-U``.
         """
+        from fluss.filter.row_filter import check_filter
+
         check_filter(predicate)
         self._filters.append(predicate)
         return self
@@ -251,8 +254,15 @@ class TableScan:
 
     def _columns(self) -> ScanColumns:
         schema = self._info.schema
-        row_filter = RowFilter.of(self._filters, schema) if self._filters else None
-        return ScanColumns(self._info.schema_id, schema, self._positions(), row_filter)
+        return ScanColumns(self._info.schema_id, schema, self._positions(), self._row_filter())
+
+    def _row_filter(self) -> RowFilter | None:
+        if not self._filters:
+            return None
+        # Scans without a condition do not load what reads them.
+        from fluss.filter.row_filter import RowFilter
+
+        return RowFilter.of(self._filters, self._info.schema)
 
     def _positions(self) -> list[int] | None:
         schema = self._info.schema

@@ -16,8 +16,8 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import fluss.arrow_compute as pc
 from fluss.buffers import BytesLike, Int64Array, UInt8Array, byte_view
 from fluss.client.kernel.placement import BucketSplitter, PartitionSplitter, TableKeys, lake_format
 from fluss.client.write.few_rows import FewRows

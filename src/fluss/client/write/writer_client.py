@@ -23,7 +23,10 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final, TypeVar, cast
 
+# What the first write would otherwise have to load: this module is loaded when a writer is made.
+import crc32c  # noqa: F401
 import pyarrow as pa
+import pyarrow.compute
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.runtime import Runtime, outcome

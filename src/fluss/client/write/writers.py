@@ -12,7 +12,7 @@ import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,6 @@ from fluss.client.write.encoders import BY_KEY, TableEncoder
 from fluss.client.write.result import CompletedWrite, JoinedWrites, PendingWrite, WriteResultHandle
 from fluss.client.write.row_compiler import RowSink, append_function, delete_function
 from fluss.client.write.row_layout import DELETE_MARK
-from fluss.client.write.writer_client import WriterClient
 from fluss.errors import FlussError
 from fluss.row.arrow_arrays import empty_batch
 from fluss.schema.fitting import DataFitter
@@ -34,6 +33,9 @@ from fluss.schema.schema import Schema, schema_from_columns, shown_names
 from fluss.schema.table import TableInfo
 from fluss.schema.types import TypeRoot
 from fluss.schema.value_objects import string_list
+
+if TYPE_CHECKING:
+    from fluss.client.write.writer_client import WriterClient
 
 # Partitions that a writer finds by the values of its last rows. More than this many are looked up by name.
 _DESTINATIONS_MAX: Final = 10_000
