@@ -22,7 +22,9 @@ import struct
 from dataclasses import dataclass, field
 
 from fluss.errors import KvDamagedError
-from fluss.record.framing import crc32c
+from fluss.record.framing import crc32c, load_crc32c
+
+load_crc32c()
 
 VERSION = 1
 _MAGIC = b"FKVS"
