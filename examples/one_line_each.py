@@ -6,8 +6,11 @@ import asyncio
 from itertools import islice
 
 import duckdb
+import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions.parser import parse
 
 import fluss
 from fluss import aio, blocking, embedded
@@ -36,9 +39,50 @@ def write_and_read(address: str) -> int:
             writer.delete_many([{"id": 3}]).wait()
         table: pa.Table = cities.to_arrow(["city"], filter=fluss.col("id") == 1, limit=1)
         print(table.to_pydict(), len(cities.to_pandas(filter="id > 0", progress=True)))
-        print(frames(cities), relations(cities))
+        print(frames(cities), relations(cities), duckdb.sql("select max(id) from cities"))
         batches: pa.RecordBatchReader = cities.to_arrow_batch_reader(["id"])
         return sum(batch.num_rows for batch in batches)
+
+
+def write_frames(address: str) -> list[str]:
+    config = fluss.Config(bootstrap_servers=address, writer_create_missing_partitions=True)
+    connection = blocking.FlussConnection.create(config)
+    events, cities = connection.get_table("fluss.events"), connection.get_table("fluss.cities")
+    writer: blocking.AppendWriter = events.new_append().create_writer()
+    writer.write_arrow(pa.table({"day": ["sunday"], "id": pa.array([5], pa.uint8())}))
+    writer.write_arrow_batch(pa.RecordBatch.from_pylist([{"id": 6, "day": "sunday"}]), strict=True).wait()
+    writer.write_pandas(pd.DataFrame({"day": ["sunday", "friday"], "id": [7, 8]}))
+    writer.write_arrow(pl.DataFrame({"id": [9], "day": ["friday"]}))
+    writer.flush(timeout=30)
+    with cities.new_upsert().create_writer() as upserts:
+        upserts.upsert_arrow(duckdb.sql("select 4 as id, 'Ulm' as city"))
+        upserts.write_pandas(pd.DataFrame({"id": [5], "city": ["Trier"]}))
+        upserts.delete_arrow(pa.table({"id": [4, 5]}), strict=True)
+        upserts.flush(timeout=30)
+    days = [partition.get_partition_name() for partition in connection.get_admin().list_partition_infos("fluss.events")]
+    for condition in (
+        "id BETWEEN 1 AND 5",
+        fluss.col("id") < 6,
+        pc.field("id") < 6,
+        parse("id < 6"),
+        pl.col("id") < 6,
+    ):
+        rows: pa.Table = events.new_scan().filter(condition).to_arrow()
+        assert rows["id"].to_pylist() == [5]
+    connection.close(timeout=10)
+    return sorted(days)
+
+
+def alter(address: str) -> str:
+    with blocking.connect(address) as connection:
+        admin = connection.get_admin()
+        admin.alter_table("fluss.cities", add_columns=[pa.field("country", pa.string())])
+        try:
+            admin.alter_table("fluss.cities", drop_columns=["city"])
+        except fluss.FlussError as error:
+            return error.message
+        admin.alter_table("fluss.cities", rename_columns={"country": "land"})
+        return ""
 
 
 def frames(table: blocking.FlussTable) -> tuple[int, str]:
@@ -49,7 +93,7 @@ def frames(table: blocking.FlussTable) -> tuple[int, str]:
 
 
 def relations(table: blocking.FlussTable) -> list[tuple[int]]:
-    assert pa.table(table.new_scan().project_by_name(["id"])).num_rows == 2
+    assert pa.table(table.new_scan().project_by_name(["id"])).num_rows == pl.DataFrame(table).height == 2
     with duckdb.connect() as connection:
         relation: duckdb.DuckDBPyRelation = table.to_duckdb(connection)
         found: list[tuple[int]] = relation.filter("id > 1").project("id").fetchall()
@@ -85,6 +129,10 @@ async def loop_async(address: str) -> None:
         async for record in scanner:
             print(record.row["id"], (await table.to_polars_async()).height)
             break
+        writer: fluss.AppendWriter = await table.new_append().create_writer()
+        writer.write_pandas(pd.DataFrame({"id": [10], "day": ["monday"]}))
+        await writer.flush(timeout=30)
+        await connection.close(timeout=10)
     async with aio.connect(address) as other:
         events: aio.FlussTable = await other.get_table("fluss.events")
         batches = await events.new_scan().create_record_batch_log_scanner()
@@ -93,6 +141,9 @@ async def loop_async(address: str) -> None:
             rows: pa.RecordBatch = batch.batch
             print(rows.num_rows, (await events.to_polars(["id"])).height)
             break
+        async with await events.new_append().create_writer() as writer:
+            writer.write_arrow(pa.table({"id": [11], "day": ["monday"]}), strict=True)
+            await writer.flush(timeout=30)
 
 
 def consume(address: str) -> int:
@@ -144,11 +195,13 @@ def main() -> None:
         address = server.bootstrap_servers
         create_tables(address)
         print(write_and_read(address))
+        print(write_frames(address))
         print(list(loop(address).values()))
         asyncio.run(loop_async(address))
         print(consume(address))
         asyncio.run(consume_async(address))
         print(asyncio.run(count(address)))
+        print(alter(address))
 
 
 if __name__ == "__main__":

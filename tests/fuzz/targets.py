@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from fluss.errors import FlussError
 from fluss.protocol import api as apis
-from fluss.protocol import bulk_messages
+from fluss.protocol import bulk_messages, lookup_messages
 from fluss.protocol.codec import MessageCodec
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.predicates import predicate_from_pb, predicate_to_pb
@@ -323,6 +323,9 @@ def _protocol_targets() -> Iterator[Target]:
     metadata = pb.MetadataResponse()
     metadata.coordinator_server.node_id, metadata.coordinator_server.port = 0, 9123
     metadata.coordinator_server.host = "localhost"
+    values = lookup_messages.LookupAnswer(3, encoded=lookup_messages.encode_values([b"one", None, payload]))
+    looked_up = b"".join(lookup_messages.lookup_response([values]).parts)
+    yield Target("LookupResponse", [looked_up], _decode_looked_up)
     yield Target("MetadataResponse", [metadata.SerializeToString()], apis.GET_METADATA.response.decode)
     entries = b"".join(bulk_messages.FETCH_LOG_RESPONSE.encode(fetch))
     yield Target("fetched-entries", [entries], lambda data: list(bulk_messages.fetched_entries(data)))
@@ -393,6 +396,11 @@ def _answers(requests: Sequence[bytes], produce: Any) -> bytes:
             answers.append(b"".join(event.parts))
     answers.append(b"".join(server.failure(FlussError("bad", 46))))
     return b"".join(answers)
+
+
+def _decode_looked_up(data: bytes) -> object:
+    answer = apis.LOOKUP_MANY.response.decode(data)
+    return [lookup_messages.values_of(entry).to_list() for entry in answer.buckets_resp]
 
 
 def _feed_client(data: bytes) -> object:

@@ -41,7 +41,7 @@ def test_tables_schemas_and_records_are_shown_as_html(plain: blocking.FlussConne
     columns = [["column", "type", "key", "comment"], ["id", "int NOT NULL", "primary 1", ""]]
     assert cells(schema._repr_html_()) == [*columns, ["note", "string NOT NULL", "primary 2", ""]]
     for html in (table._repr_html_(), table.get_table_info()._repr_html_()):
-        assert "<caption>fluss.shown: table with a primary key, 1 buckets in each partition by note</caption>" in html
+        assert "<caption>fluss.shown: table with a primary key, 1 bucket in each partition by note</caption>" in html
         assert cells(html) == [*columns, ["note", "string NOT NULL", "primary 2, partition 1", ""]]
 
     table.new_upsert().upsert_many([[number, "b"] for number in range(30)]).wait()
@@ -52,7 +52,7 @@ def test_tables_schemas_and_records_are_shown_as_html(plain: blocking.FlussConne
         scanner.subscribe_all()
         records = scanner.poll(10_000)
     html = records._repr_html_()
-    assert "<caption>30 records of 1 buckets</caption>" in html
+    assert "<caption>30 records of 1 bucket</caption>" in html
     assert cells(html)[:2] == [["bucket", "offset", "change", "id", "note"], ["0", "0", "+I", "0", "b"]]
     assert len(cells(html)) == 21
     assert cells(records[3]._repr_html_())[1:] == [["0", "3", "+I", "3", "b"]]

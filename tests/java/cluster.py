@@ -53,6 +53,7 @@ _START_TIMEOUT_S: Final = 300.0
 _STOP_TIMEOUT_S: Final = 60.0
 # A table that the coordinator has not noticed by then was missed.
 _NOTICED_S: Final = 10.0
+_COORDINATOR_BEGINS: Final = "CoordinatorEventThread - Starting"
 _NEW_TABLE: Final = re.compile(r"New table: \S+ with id (\d+),")
 
 _JAAS: Final = "org.apache.fluss.security.auth.sasl.plain.PlainLoginModule required " + " ".join(
@@ -158,8 +159,10 @@ class JavaCluster:
     def restart_coordinator(self) -> None:
         """Stop the coordinator and start it again: it reads from ZooKeeper what there is."""
         self._end("coordinator", signal.SIGTERM)
+        begun = self.log_text("coordinator").count(_COORDINATOR_BEGINS)
         self._start("coordinator", _COORDINATOR)
-        self._until(lambda: _listens(self._ports["coordinator"][0]), "the coordinator")
+        # It answers before it knows any tablet server, and refuses new tables until then.
+        self._until(lambda: self.log_text("coordinator").count(_COORDINATOR_BEGINS) > begun, "the coordinator to begin")
         self._until(self._is_complete, "the coordinator to be known")
 
     @contextlib.contextmanager
@@ -184,7 +187,7 @@ class JavaCluster:
                 # Whoever may make a table need not be allowed to look at it.
                 with contextlib.suppress(FlussError):
                     info = await admin.get_table_info(table_path)
-                    await asyncio.to_thread(self._have_noticed, info.table_id)
+                    await asyncio.to_thread(self.have_noticed, info.table_id)
 
         with unittest.mock.patch.object(CatalogAdmin, "create_table", create):
             yield
@@ -201,7 +204,7 @@ class JavaCluster:
                     # What is dropped meanwhile, or a coordinator that is away.
                     with contextlib.suppress(FlussError):
                         for table_id in wait_for(_table_ids(connection)):
-                            self._have_noticed(table_id)
+                            self.have_noticed(table_id)
             finally:
                 wait_for(connection.close())
 
@@ -217,7 +220,7 @@ class JavaCluster:
         addresses = {f"127.0.0.1:{port}" for ports in self._ports.values() for port in ports}
         return not addresses.isdisjoint(str(config.bootstrap_servers).split(","))
 
-    def _have_noticed(self, table_id: int) -> None:
+    def have_noticed(self, table_id: int) -> None:
         """Wait for the line of the coordinator that says so; start it again if there is none."""
         with self._noticing:
             deadline_s = time.monotonic() + _NOTICED_S

@@ -104,6 +104,12 @@ def java(addresses: str, new_peer: Callable[[str], JavaPeer]) -> JavaPeer:
 
 
 @pytest.fixture
+def have_noticed(cluster: JavaCluster, addresses: str) -> Callable[[int], None]:
+    """Wait until the servers know a table that another process has created: see ``JavaCluster.noticing_tables``."""
+    return cluster.have_noticed if addresses == cluster.bootstrap_servers else lambda table_id: None
+
+
+@pytest.fixture
 def ours(addresses: str) -> Iterator[blocking.FlussConnection]:
     """Our client, connected to the same servers."""
     with blocking.FlussConnection.create(Config({"bootstrap.servers": addresses})) as opened:

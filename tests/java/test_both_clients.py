@@ -3,7 +3,7 @@ Shown with keys of every type over seven buckets, rows of every type, changelogs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -139,7 +139,7 @@ def test_prefixes_and_partitions_mean_the_same(ours: blocking.FlussConnection, j
 
 
 def test_a_table_of_the_java_client_is_ours_too(
-    ours: blocking.FlussConnection, java: JavaPeer, table_name: str
+    ours: blocking.FlussConnection, java: JavaPeer, table_name: str, have_noticed: Callable[[int], None]
 ) -> None:
     java.create_table(
         f"fluss.{table_name}",
@@ -149,6 +149,7 @@ def test_a_table_of_the_java_client_is_ours_too(
         properties={"table.log.ttl": "3 d"},
     )
     table = ours.get_table(TablePath("fluss", table_name))
+    have_noticed(table.get_table_info().table_id)
     assert [str(column.data_type) for column in table.get_table_info().schema.columns] == [
         "int NOT NULL",
         "decimal(12,3)",

@@ -12,7 +12,7 @@ Internal APIs are meant for servers and the tiering service. They are advertised
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -20,7 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from google.protobuf.message import Message
 
 from fluss.errors import UnsupportedVersionError
-from fluss.protocol import bulk_messages
+from fluss.protocol import bulk_messages, lookup_messages
 from fluss.protocol.codec import ENTRIES_MAX, MESSAGE_BYTES_MAX, Codec, MessageCodec
 from fluss.protocol.messages import fluss_pb2 as pb
 
@@ -209,6 +209,8 @@ PRODUCE_LOG = _with_records(ApiKey.PRODUCE_LOG, bulk_messages.PRODUCE_LOG_REQUES
 FETCH_LOG = _with_records(ApiKey.FETCH_LOG, _request(pb.FetchLogRequest), bulk_messages.FETCH_LOG_RESPONSE)
 PUT_KV = _with_records(ApiKey.PUT_KV, bulk_messages.PUT_KV_REQUEST, _response(pb.PutKvResponse), version_highest=2)
 LOOKUP = _on_tablet(ApiKey.LOOKUP, pb.LookupRequest, pb.LookupResponse, version_highest=1)
+# The same for a client that asks for many keys: it finds the values of the answer all at once.
+LOOKUP_MANY: Api[Any, Any] = replace(LOOKUP, response=lookup_messages.UNDECODED_VALUES)
 NOTIFY_LEADER_AND_ISR = _on_tablet(
     ApiKey.NOTIFY_LEADER_AND_ISR, pb.NotifyLeaderAndIsrRequest, pb.NotifyLeaderAndIsrResponse, is_public=False
 )

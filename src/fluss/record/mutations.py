@@ -10,9 +10,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fluss.buffers import Int64Array
+from fluss.buffers import Int64Array, UInt8Array
 from fluss.record.value_batch import SCHEMA_ID_BYTES, encode_value, split_values
-from fluss.row.encoded import EncodedRows, offsets_of
+from fluss.row.encoded import EncodedRows, offsets_of, packed_rows
 from fluss.row.hashed_keys import HashedKeys
 
 
@@ -147,3 +147,24 @@ class FoundRows:
         return SCHEMA_ID_BYTES + np.concatenate(
             [stored.rows.lengths for _, stored in self.groups] or [np.empty(0, np.int64)]
         )
+
+    def by_key(self, key_count: int) -> tuple[EncodedRows, EncodedRows]:
+        """Return the schema id of each key's row, as bytes, and the row; both are empty where there is none."""
+        schema_ids = np.zeros(key_count, "<i2")
+        is_found = np.zeros(key_count, np.bool_)
+        starts, ends = np.zeros((2, key_count), np.int64)
+        # Bytes from several sources are put together. Those from a single one stay where they are.
+        is_single = len(self.groups) == 1
+        sources: list[UInt8Array] = [np.empty(0, np.uint8)]
+        byte_count = 0
+        for numbers, stored in self.groups:
+            rows = stored.rows if is_single else packed_rows(stored.rows)
+            is_found[numbers] = True
+            schema_ids[numbers] = stored.schema_ids
+            starts[numbers] = rows.starts + byte_count
+            ends[numbers] = rows.ends + byte_count
+            byte_count += len(rows.data)
+            sources.append(rows.data)
+        id_ends = np.cumsum(is_found) * SCHEMA_ID_BYTES
+        ids = EncodedRows(schema_ids[is_found].view(np.uint8), id_ends - is_found * SCHEMA_ID_BYTES, id_ends)
+        return ids, EncodedRows(sources[-1] if is_single else np.concatenate(sources), starts, ends)

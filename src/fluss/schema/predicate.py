@@ -23,7 +23,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
@@ -245,9 +245,11 @@ class ColumnRef:
         return LeafPredicate(self._name, function, tuple(literal(value) for value in values))
 
     def _set_leaf(self, function: LeafFunction, values: object) -> Predicate:
-        if not isinstance(values, list | tuple):
-            raise TypeError(f"the values must be a list or tuple, got {type(values).__name__}")
-        return self._leaf(function, *values)
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+            raise TypeError(f"the values must be a list or other collection, got {type(values).__name__}")
+        # Arrays and columns of data frames return objects of Python, where going over them may give their own.
+        plain = values.tolist() if hasattr(values, "tolist") else values
+        return self._leaf(function, *plain)
 
     def _text_leaf(self, function: LeafFunction, text: object) -> Predicate:
         if not isinstance(text, str):
@@ -298,11 +300,15 @@ class ColumnRef:
         """The text has this in it."""
         return self._text_leaf(LeafFunction.CONTAINS, part)
 
-    def is_in(self, values: Sequence[object]) -> Predicate:
+    def is_in(self, values: Iterable[object]) -> Predicate:
         """The value is one of these."""
         return self._set_leaf(LeafFunction.IN, values)
 
-    def not_in(self, values: Sequence[object]) -> Predicate:
+    def isin(self, values: Iterable[object]) -> Predicate:
+        """Another name of ``is_in``, which pandas, pyarrow and Spark have."""
+        return self.is_in(values)
+
+    def not_in(self, values: Iterable[object]) -> Predicate:
         """The value is none of these."""
         return self._set_leaf(LeafFunction.NOT_IN, values)
 

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import CorruptMessageError
-from fluss.protocol import api as apis
 from fluss.protocol import bulk_messages, protowire
 from fluss.protocol.messages import fluss_pb2 as pb
 from tests.damage import bit_flips, is_refused, truncations
@@ -348,46 +347,3 @@ def test_buckets_that_were_encoded_before_arrive_like_all_others(buckets, encode
     )
     codec = bulk_messages.FETCH_LOG_RESPONSE
     assert b"".join(codec.encode(some)) == b"".join(codec.encode(all_at_once))
-
-
-# Answers to lookups
-
-SIZES = st.sampled_from([0, 1, 60, 123, 124, 125, 126, 127, 128, 4095, 4096, 16_377, 16_380, 16_384])
-VALUES = st.binary(max_size=40) | SIZES.map(lambda size: b"v" * size)
-HEADERS = {
-    "bucket_id": st.integers(-(2**31), 2**31 - 1),
-    "partition_id": st.none() | st.integers(-(2**63), 2**63 - 1),
-    "error_code": st.none() | st.integers(-1, 73),
-    "error_message": st.none() | st.text(max_size=20),
-}
-
-
-@given(st.lists(st.tuples(st.fixed_dictionaries(HEADERS), st.lists(st.none() | VALUES, max_size=6)), max_size=4))
-def test_values_are_encoded_as_by_the_runtime(buckets):
-    expected = pb.LookupResponse()
-    answers = []
-    for header, values in buckets:
-        entry = expected.buckets_resp.add(**header)
-        for value in values:
-            entry.values.add(values=value)
-        answers.append(bulk_messages.LookupAnswer(**header, encoded=bulk_messages.encode_values(values)))
-    encoded = b"".join(apis.LOOKUP.response.encode(bulk_messages.lookup_response(answers)))
-    assert encoded == expected.SerializeToString()
-
-
-@given(st.lists(st.tuples(st.fixed_dictionaries(HEADERS), st.lists(st.lists(VALUES, max_size=4))), max_size=4))
-def test_lists_of_values_are_encoded_as_by_the_runtime(buckets):
-    expected = pb.PrefixLookupResponse()
-    answers = []
-    for header, lists in buckets:
-        entry = expected.buckets_resp.add(**header)
-        for values in lists:
-            entry.value_lists.add(values=values)
-        answers.append(bulk_messages.LookupAnswer(**header, encoded=bulk_messages.encode_value_lists(lists)))
-    encoded = b"".join(apis.PREFIX_LOOKUP.response.encode(bulk_messages.prefix_lookup_response(answers)))
-    assert encoded == expected.SerializeToString()
-
-
-def test_an_encoded_message_is_sent_only_where_its_type_belongs():
-    with pytest.raises(TypeError, match="PrefixLookupResponse"):
-        apis.PREFIX_LOOKUP.response.encode(bulk_messages.lookup_response([]))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.record.mutations import Mutations
+from fluss.record.mutations import FoundRows, Mutations, StoredValues
+from fluss.record.value_batch import encode_value
 from fluss.row.encoded import EncodedRows
 from fluss.row.hashed_keys import HashedKeys
 
@@ -44,3 +47,22 @@ def test_rows_are_copied_out_as_they_lie_however_many_they_are(count: int) -> No
     assert encoded.to_list() == rows
     backwards = np.arange(count)[::-1]
     assert encoded.some(backwards).to_list() == rows[::-1]
+
+
+@given(
+    st.lists(st.none() | st.tuples(st.integers(0, 2), st.integers(0, 300), st.binary(max_size=9)), max_size=30),
+    st.randoms(use_true_random=False),
+)
+def test_rows_from_several_sources_are_put_in_the_order_of_their_keys(
+    keys: list[tuple[int, int, bytes] | None], random: Random
+) -> None:
+    groups = []
+    for source in range(3):
+        numbers = [number for number, key in enumerate(keys) if key is not None and key[0] == source]
+        random.shuffle(numbers)
+        values = [encode_value(key[1], key[2]) for number in numbers if (key := keys[number]) is not None]
+        if numbers:
+            groups.append((np.array(numbers), StoredValues.from_list(values)))
+    schema_ids, rows = FoundRows(groups).by_key(len(keys))
+    found = [b"".join(parts) for parts in zip(schema_ids.to_list(), rows.to_list(), strict=True)]
+    assert found == [b"" if key is None else encode_value(key[1], key[2]) for key in keys]

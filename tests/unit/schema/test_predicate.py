@@ -7,6 +7,7 @@ from decimal import Context, Decimal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -227,9 +228,18 @@ def test_literals_have_limits() -> None:
     for odd in (Decimal("NaN"), Decimal("Infinity")):
         with pytest.raises(FlussError, match="must be finite"):
             col("c").equal(odd)
-    for not_a_list in ({1, 2}, "abc", iter([1]), 5):
-        with pytest.raises(TypeError, match="must be a list or tuple"):
+    for not_a_list in ("abc", b"abc", 5, None):
+        with pytest.raises(TypeError, match="must be a list or other collection"):
             col("c").is_in(not_a_list)  # type: ignore[arg-type]
+
+
+def test_sets_are_any_collection() -> None:
+    expected = bound(col("c").is_in([1, 2]), "int")
+    for values in ((1, 2), {1, 2}, range(1, 3), np.array([1, 2]), pa.array([1, 2]), pd.Series([1, 2])):
+        assert bound(col("c").is_in(values), "int") == bound(col("c").isin(values), "int") == expected
+    assert bound(col("c").is_in(number for number in (1, 2)), "int") == expected
+    days = pa.array([dt.date(2026, 11, 16)])
+    assert bound(col("c").not_in(days), "date") == bound(col("c").not_in(days.to_pylist()), "date")
 
 
 def test_null_is_for_sets_only() -> None:

@@ -267,13 +267,13 @@ class CatalogAdmin(AdminCalls):
     async def create_partition(
         self,
         table_path: TablePath | str,
-        partition_spec: PartitionSpec | Mapping[str, str],
+        partition_spec: PartitionSpec | Mapping[str, object],
         ignore_if_exists: bool = False,
     ) -> None:
         """Create a partition; code 42 if it exists, 43 if the spec does not fit, 37 if the table has no partitions.
 
-        Values are texts, such as ``{"day": "2026-11-16"}``. One that no row can have in its column is refused with
-        code 43.
+        Values are texts, such as ``{"day": "2026-11-16"}``, or whole numbers, booleans, dates, times or bytes. One that
+        no row can have in its column is refused with code 43.
         """
         path, spec = checked_path(table_path), PartitionSpec.of(partition_spec)
         await self._run(self._create_partition(path, spec, checked("ignore_if_exists", ignore_if_exists, bool)))
@@ -299,7 +299,7 @@ class CatalogAdmin(AdminCalls):
     async def drop_partition(
         self,
         table_path: TablePath | str,
-        partition_spec: PartitionSpec | Mapping[str, str],
+        partition_spec: PartitionSpec | Mapping[str, object],
         ignore_if_not_exists: bool = False,
     ) -> None:
         """Drop a partition with its data; code 36 if it is missing, 37 if the table has no partitions."""
@@ -311,14 +311,14 @@ class CatalogAdmin(AdminCalls):
         await self._ask(apis.DROP_PARTITION, request)
 
     async def list_partition_infos(
-        self, table_path: TablePath | str, partition_spec: PartitionSpec | Mapping[str, str] | None = None
+        self, table_path: TablePath | str, partition_spec: PartitionSpec | Mapping[str, object] | None = None
     ) -> list[PartitionInfo]:
         """List partitions, all or those with the given values; code 37 if the table has no partitions."""
         spec = None if partition_spec is None else PartitionSpec.of(partition_spec)
         return await self._run(partition_infos(self._cluster, checked_path(table_path), spec))
 
     async def list_partition_infos_with_spec(
-        self, table_path: TablePath | str, partition_spec: PartitionSpec | Mapping[str, str] | None
+        self, table_path: TablePath | str, partition_spec: PartitionSpec | Mapping[str, object] | None
     ) -> list[PartitionInfo]:
         """Another name of ``list_partition_infos`` with a spec."""
         return await self.list_partition_infos(table_path, partition_spec)

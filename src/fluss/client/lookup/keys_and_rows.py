@@ -23,7 +23,7 @@ from fluss.client.kernel.decode import ScanColumns, ValueDecoder
 from fluss.client.kernel.input_rows import internal_values
 from fluss.client.kernel.placement import PartitionSplitter, TableKeys
 from fluss.errors import CorruptRecordError, FlussError
-from fluss.record.value_batch import SCHEMA_ID_BYTES, decode_value
+from fluss.record.value_batch import SCHEMA_ID_BYTES, decode_value, split_values
 from fluss.row import compacted, indexed
 from fluss.row.bucketing import HashVariant, split_by_bucket
 from fluss.row.encoded import EncodedRows
@@ -55,23 +55,15 @@ class KeyRun:
 
     partition_name: str | None
     bucket_id: int
-    keys: list[bytes]
+    keys: EncodedRows
     rows: Int64Array
 
-    def pieces(self, keys_max: int) -> list[KeyRun]:
-        """Cut it into runs of at most so many keys."""
-        if len(self.keys) <= keys_max:
-            return [self]
-        starts = range(0, len(self.keys), keys_max)
-        return [
-            KeyRun(
-                self.partition_name,
-                self.bucket_id,
-                self.keys[start : start + keys_max],
-                self.rows[start : start + keys_max],
-            )
-            for start in starts
-        ]
+    def split(self, key_count: int) -> tuple[KeyRun, KeyRun]:
+        """Return the first so many keys, and the others."""
+        return self._piece(slice(key_count)), self._piece(slice(key_count, None))
+
+    def _piece(self, some: slice) -> KeyRun:
+        return KeyRun(self.partition_name, self.bucket_id, self.keys.some(some), self.rows[some])
 
 
 class LookupKeys:
@@ -177,12 +169,11 @@ class LookupKeys:
         key_columns = [batch.column(index) for index in self._key_indexes]
         encoded = self._keys.encode(key_columns)
         buckets = self._keys.buckets(key_columns, encoded)
-        keys = encoded.to_list()
         runs = []
         for partition_name, rows in self._by_partition(batch):
             for bucket_id, places in split_by_bucket(buckets[rows], self._bucket_count):
                 found = rows[places]
-                runs.append(KeyRun(partition_name, bucket_id, [keys[row] for row in found.tolist()], found))
+                runs.append(KeyRun(partition_name, bucket_id, encoded.some(found), found))
         return runs
 
     def _by_partition(self, batch: pa.RecordBatch) -> list[tuple[str | None, Int64Array]]:
@@ -227,8 +218,17 @@ class ValueReader:
     def unknown_schemas(self, values: Sequence[bytes]) -> list[int]:
         """Return the ids of the schemas of some values that have to be made known first."""
         prefixes = {value[:SCHEMA_ID_BYTES] for value in values}
-        ids = [int.from_bytes(prefix, "little", signed=True) for prefix in prefixes]
-        return [schema_id for schema_id in ids if schema_id not in self._schemas]
+        return self._unknown(int.from_bytes(prefix, "little", signed=True) for prefix in prefixes)
+
+    def unknown_schemas_of(self, values: EncodedRows) -> list[int]:
+        """Return the same for many values."""
+        try:
+            return self._unknown(np.unique(split_values(values)[0]).tolist())
+        except CorruptRecordError as error:
+            raise self._unreadable(error) from error
+
+    def _unknown(self, schema_ids: Iterable[int]) -> list[int]:
+        return [schema_id for schema_id in schema_ids if schema_id not in self._schemas]
 
     def add_schema(self, schema_id: int, schema: Schema) -> None:
         """Make a schema of the table known."""
@@ -247,14 +247,14 @@ class ValueReader:
         try:
             if len(values) < _COLUMNAR_ROWS_MIN:
                 return [self._row(value) for value in values]
-            return self._python_rows(self._arrow(values))
+            return self._python_rows(self._decoder.decode_values(EncodedRows.from_list(values)))
         except CorruptRecordError as error:
             raise self._unreadable(error) from error
 
-    def arrow(self, values: Sequence[bytes]) -> pa.RecordBatch:
+    def arrow(self, values: EncodedRows) -> pa.RecordBatch:
         """Return rows as a record batch."""
         try:
-            return self._arrow(values)
+            return self._decoder.decode_values(values)
         except CorruptRecordError as error:
             raise self._unreadable(error) from error
 
@@ -282,9 +282,6 @@ class ValueReader:
 
     def _python_rows(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
         return python_rows(batch.schema.names, map(python_column, batch.columns, self._decoder.data_types))
-
-    def _arrow(self, values: Sequence[bytes]) -> pa.RecordBatch:
-        return self._decoder.decode_values(EncodedRows.from_list(values))
 
     def _unreadable(self, error: CorruptRecordError) -> FlussError:
         return FlussError(f"A stored row of {self._info.table_path} cannot be read: {error.message}")

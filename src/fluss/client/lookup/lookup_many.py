@@ -7,22 +7,28 @@ flight. A single lookup goes another way: it shares its request with others (``l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pat
 
+from fluss.buffers import UInt8Array
 from fluss.client.kernel.leaders import BucketKey
 from fluss.client.kernel.retry import LOOKUPS
 from fluss.client.lookup.keys_and_rows import KeyRun, LookupKeys, ValueReader
 from fluss.client.lookup.lookup_client import LookupClient
-from fluss.client.lookup.pending import LookupTable, pause_within, reason_of
+from fluss.client.lookup.pending import BY_PREFIX, LookupRequests, LookupTable, pause_within, reason_of
 from fluss.errors import ErrorCode, FlussError
-from fluss.row.arrow_arrays import bool_array, number_array
+from fluss.protocol import api as apis
+from fluss.protocol.codec import EncodedMessage
+from fluss.protocol.lookup_messages import lookup_request, values_of
+from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.row.arrow_arrays import BoolArray, bool_array, number_array
+from fluss.row.encoded import EncodedRows
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo
 from fluss.schema.value_objects import string_list
@@ -30,11 +36,7 @@ from fluss.schema.value_objects import string_list
 # What becomes of keys that have no row.
 Missing: TypeAlias = Literal["null", "drop", "error"]
 
-# The answer for a key that was not found.
-_NOTHING: Final = b""
-
-# One object per key: what its answer is.
-Answers: TypeAlias = npt.NDArray[np.object_]
+AnswersT = TypeVar("AnswersT", bound=Sized)
 
 
 class ManyRows:
@@ -67,33 +69,33 @@ class ManyRows:
             fields.append(pa.field(self._found_column, pa.bool_(), nullable=False))
         return pa.schema(fields)
 
-    async def fetch(self, fetcher: BulkFetch, lookup_keys: LookupKeys, keys: Any) -> pa.Table:
+    async def fetch(self, fetch: BulkFetch[EncodedRows], lookup_keys: LookupKeys, keys: Any) -> pa.Table:
         """Look up the keys of a caller. Runs on the event loop; workers do everything that takes a while."""
-        client, offload = fetcher.client, fetcher.client.runtime.offload
+        client, offload = fetch.client, fetch.client.runtime.offload
         reader = ValueReader(self._info, self._positions)
         made: list[pa.RecordBatch] = []
-        for batch in await offload(lookup_keys.batches, keys, fetcher.limits.batch_rows_max):
-            answers: Answers = np.full(batch.num_rows, _NOTHING, dtype=np.object_)
-            await fetcher.fetch(await offload(lookup_keys.runs, batch), answers)
-            for schema_id in await offload(_unknown_schemas, reader, answers):
+        for batch in await offload(lookup_keys.batches, keys, fetch.limits.batch_rows_max):
+            answers = ManyAnswers(batch.num_rows)
+            await fetch.fetch(await offload(lookup_keys.runs, batch), answers.put)
+            found = await offload(answers.found)
+            for schema_id in await offload(reader.unknown_schemas_of, found.values):
                 reader.add_schema(schema_id, await client.cluster.schema(self._info.table_path, schema_id))
-            made.append(await offload(self._rows, reader, batch, answers))
+            made.append(await offload(self._rows, reader, batch, found))
         return pa.Table.from_batches(made, schema=self.arrow_schema)
 
-    def _rows(self, reader: ValueReader, keys: pa.RecordBatch, answers: Answers) -> pa.RecordBatch:
+    def _rows(self, reader: ValueReader, keys: pa.RecordBatch, found: FoundValues) -> pa.RecordBatch:
         """Make the part of the result that belongs to some keys."""
-        is_found = answers.astype(np.bool_)
-        found_count = int(is_found.sum())
-        if found_count < len(answers) and self._missing == "error":
+        is_found, found_count = found.is_found, len(found.values)
+        if found_count < len(is_found) and self._missing == "error":
             first = keys.slice(int(is_found.argmin()), 1).to_pylist()[0]
             raise FlussError(
-                f"{len(answers) - found_count} of {len(answers)} keys were not found in {self._info.table_path}; the "
+                f"{len(is_found) - found_count} of {len(is_found)} keys were not found in {self._info.table_path}; the "
                 f"first of them is {first}"
             )
-        rows = reader.arrow(answers[is_found].tolist())
-        self._check_keys(rows, keys if found_count == len(answers) else keys.filter(bool_array(is_found)))
+        rows = reader.arrow(found.values)
+        self._check_keys(rows, keys if found_count == len(is_found) else keys.filter(bool_array(is_found)))
         columns = rows.columns
-        if found_count < len(answers) and self._missing == "null":
+        if found_count < len(is_found) and self._missing == "null":
             indexes = number_array(np.cumsum(is_found) - 1, ~is_found)
             columns = [
                 keys.column(name) if name in keys.schema.names else column.take(indexes)
@@ -115,79 +117,153 @@ class ManyRows:
                 )
 
 
-class BulkFetch:
+@dataclass(frozen=True, slots=True, eq=False)
+class FoundValues:
+    """Which keys were found, and the stored values of those, in the order of the keys."""
+
+    is_found: BoolArray
+    values: EncodedRows
+
+
+class ManyAnswers:
+    """Collects the values of the keys of a batch, in whatever order answers come."""
+
+    def __init__(self, key_count: int) -> None:
+        self._starts, self._ends = np.zeros((2, key_count), np.int64)
+        self._data: list[UInt8Array] = []
+        self._byte_count = 0
+
+    def put(self, run: KeyRun, values: EncodedRows) -> None:
+        """Take the values of a run; those of keys that were not found have no bytes."""
+        self._starts[run.rows] = values.starts + self._byte_count
+        self._ends[run.rows] = values.ends + self._byte_count
+        self._data.append(values.data)
+        self._byte_count += len(values.data)
+
+    def found(self) -> FoundValues:
+        is_found = self._ends > self._starts
+        data = np.concatenate(self._data or [np.empty(0, np.uint8)])
+        return FoundValues(is_found, EncodedRows(data, self._starts[is_found], self._ends[is_found]))
+
+
+class BulkRequests(LookupRequests[EncodedRows, AnswersT]):
+    """How servers are asked for the rows of many keys."""
+
+    @abstractmethod
+    def byte_count(self, answers: AnswersT) -> int:
+        """Return how many bytes the values of some answers have."""
+
+
+class _ManyByKey(BulkRequests[EncodedRows]):
+    """The answers are the stored values; that of a key without a row has no bytes."""
+
+    api = apis.LOOKUP_MANY
+
+    def byte_count(self, answers: EncodedRows) -> int:
+        return len(answers.data)
+
+    def request(self, table_id: int, keys: Mapping[BucketKey, EncodedRows]) -> EncodedMessage:
+        return lookup_request(table_id, keys)
+
+    def answers(self, entry: Any) -> EncodedRows:
+        return values_of(entry)
+
+
+class _ManyByPrefix(BulkRequests[list[Sequence[bytes]]]):
+    """The answers are lists of stored values, as those to single lookups."""
+
+    api = BY_PREFIX.api
+
+    def byte_count(self, answers: list[Sequence[bytes]]) -> int:
+        return sum(map(len, BY_PREFIX.stored_values(answers)))
+
+    def request(self, table_id: int, keys: Mapping[BucketKey, EncodedRows]) -> pb.PrefixLookupRequest:
+        return BY_PREFIX.request(table_id, {bucket_key: wanted.to_list() for bucket_key, wanted in keys.items()})
+
+    def answers(self, entry: Any) -> list[Sequence[bytes]]:
+        return BY_PREFIX.answers(entry)
+
+
+MANY_BY_KEY: Final = _ManyByKey()
+MANY_BY_PREFIX: Final = _ManyByPrefix()
+
+
+class BulkFetch(Generic[AnswersT]):
     """Fetches the answers for the keys of one call. Belongs to the event loop.
 
     A request that fails for a passing reason is sent again, like that of a single lookup.
     """
 
-    def __init__(self, client: LookupClient, table: LookupTable, limits: BulkLimits) -> None:
+    def __init__(
+        self,
+        client: LookupClient,
+        table: LookupTable,
+        requests: BulkRequests[AnswersT],
+        limits: BulkLimits,
+    ) -> None:
         self.client = client
         self.limits = limits
         self._table = table
-        self._turns = asyncio.Semaphore(limits.requests_max)
-        self._value_count = 0
-        self._value_bytes = 0
+        self._requests = requests
 
-    async def fetch(self, runs: Sequence[KeyRun], answers: Answers) -> None:
-        """Put the answer for each key where its row is. Rows of partitions that do not exist are left as they are.
+    async def fetch(self, runs: Sequence[KeyRun], put: Callable[[KeyRun, AnswersT], None]) -> None:
+        """Hand in the answers for each run, or for pieces of it. Runs of partitions that do not exist have none.
 
         Raises the first failure that does not pass.
         """
-        requests = [asyncio.ensure_future(self._in_turn(group, answers)) for group in self._grouped(runs)]
-        if not requests:
-            return
+        groups = self._groups(runs)
+        workers = [asyncio.ensure_future(self._work(groups, put)) for _ in range(self.limits.requests_max)]
         try:
-            await asyncio.gather(*requests)
+            await asyncio.gather(*workers)
         finally:
-            for request in requests:
-                request.cancel()
-            await asyncio.wait(requests)
+            for worker in workers:
+                worker.cancel()
+            await asyncio.wait(workers)
 
-    def _grouped(self, runs: Sequence[KeyRun]) -> list[list[KeyRun]]:
-        """Put runs together that fit a request, those of one server next to each other."""
-        keys_max = self._keys_max(runs)
+    async def _work(self, groups: Iterator[list[KeyRun]], put: Callable[[KeyRun, AnswersT], None]) -> None:
+        for group in groups:
+            await self._complete(group, put)
+
+    def _groups(self, runs: Sequence[KeyRun]) -> Iterator[list[KeyRun]]:
+        """Put runs together that fit a request, by what is known then, and for one server after the other."""
+        key_bytes = sum(int(run.keys.lengths.sum()) for run in runs) / max(1, sum(len(run.keys) for run in runs))
         by_server: dict[int | None, list[KeyRun]] = {}
         for run in runs:
             server_id = self._table.leaders(run.partition_name).leader_of(run.bucket_id)
-            by_server.setdefault(server_id, []).extend(run.pieces(keys_max))
-        groups: list[list[KeyRun]] = []
-        for pieces in by_server.values():
-            key_count = keys_max
-            for piece in pieces:
-                key_count += len(piece.keys)
-                if key_count > keys_max:
-                    groups.append([])
-                    key_count = len(piece.keys)
-                groups[-1].append(piece)
-        return groups
+            by_server.setdefault(server_id, []).append(run)
+        for server_runs in by_server.values():
+            group: list[KeyRun] = []
+            room = self._keys_max(key_bytes)
+            for run in server_runs:
+                rest = run
+                while len(rest.keys) > room:
+                    piece, rest = rest.split(room)
+                    yield [*group, piece] if room else group
+                    group, room = [], self._keys_max(key_bytes)
+                group.append(rest)
+                room -= len(rest.keys)
+            yield group
 
-    def _keys_max(self, runs: Sequence[KeyRun]) -> int:
-        """Return how many keys may be in a request, by the size of the keys and of the rows found so far."""
-        key_count = sum(len(run.keys) for run in runs)
-        key_bytes = sum(sum(map(len, run.keys)) for run in runs) / max(key_count, 1)
-        value_bytes = self._value_bytes / max(self._value_count, 1)
-        limit = self.limits.keys_max if self._value_count else self.limits.keys_first
-        return max(1, min(limit, int(self.limits.bytes_target / max(key_bytes, value_bytes, 1))))
+    def _keys_max(self, key_bytes: float) -> int:
+        """Return how many keys may be in a request, by the size of the keys and of what was found so far."""
+        value_bytes = self._table.value_sizes.mean
+        limit = self.limits.keys_first if value_bytes is None else self.limits.keys_max
+        return max(1, min(limit, int(self.limits.bytes_target / max(key_bytes, value_bytes or 0, 1))))
 
-    async def _in_turn(self, runs: list[KeyRun], answers: Answers) -> None:
-        async with self._turns:
-            await self._complete(runs, answers)
-
-    async def _complete(self, runs: list[KeyRun], answers: Answers) -> None:
+    async def _complete(self, runs: list[KeyRun], put: Callable[[KeyRun, AnswersT], None]) -> None:
         """Ask for some runs until all of them are answered."""
         client = self.client
         deadline_s = client.clock() + client.timeout_s
         attempts = 0
         reason: FlussError | None = None
         while True:
-            runs, error = await self._attempt(runs, answers, deadline_s - client.clock())
+            runs, error = await self._attempt(runs, put, deadline_s - client.clock())
             if error is None:
                 return
             if error.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION and sum(len(run.keys) for run in runs) > 1:
                 # These rows are larger than those before: ask for less at once.
                 for half in _halves(runs):
-                    await self._complete(half, answers)
+                    await self._complete(half, put)
                 return
             attempts += 1
             reason = reason_of(reason, error)
@@ -197,7 +273,7 @@ class BulkFetch:
             await asyncio.sleep(pause_within(attempts, time_left_s))
 
     async def _attempt(
-        self, runs: Sequence[KeyRun], answers: Answers, timeout_s: float
+        self, runs: Sequence[KeyRun], put: Callable[[KeyRun, AnswersT], None], timeout_s: float
     ) -> tuple[list[KeyRun], FlussError | None]:
         """Ask once; return the runs without an answer, and why they have none."""
         try:
@@ -210,8 +286,8 @@ class BulkFetch:
             for bucket_key, answer in (await self._ask(server_id, by_bucket, timeout_s)).items():
                 run = by_bucket[bucket_key]
                 if not isinstance(answer, FlussError):
-                    self._note(answer)
-                    answers[run.rows] = _objects(answer)
+                    self._table.value_sizes.note(len(run.keys), self._requests.byte_count(answer))
+                    put(run, answer)
                     continue
                 if answer.stale_metadata:
                     self._table.forget_leaders(bucket_key)
@@ -241,20 +317,15 @@ class BulkFetch:
 
     async def _ask(
         self, server_id: int, by_bucket: dict[BucketKey, KeyRun], timeout_s: float
-    ) -> dict[BucketKey, list[Any] | FlussError]:
+    ) -> dict[BucketKey, AnswersT | FlussError]:
         keys = {bucket_key: run.keys for bucket_key, run in by_bucket.items()}
         await self.client.take_slot()
         try:
-            return await self._table.method.ask(self.client.cluster, server_id, self._table.info, keys, timeout_s)
+            return await self._requests.ask(self.client.cluster, server_id, self._table.info, keys, timeout_s)
         except FlussError as error:
             return dict.fromkeys(keys, error)
         finally:
             self.client.free_slot(server_id)
-
-    def _note(self, answers: Sequence[Any]) -> None:
-        values = self._table.method.stored_values(answers)
-        self._value_count += len(values)
-        self._value_bytes += sum(map(len, values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,10 +343,6 @@ class BulkLimits:
     keys_first: int = 500
 
 
-def _unknown_schemas(reader: ValueReader, answers: Answers) -> list[int]:
-    return reader.unknown_schemas(list(filter(None, answers.tolist())))
-
-
 def _known_columns(info: TableInfo, columns: Sequence[str]) -> list[str]:
     names = string_list("columns", columns)
     if not names:
@@ -290,11 +357,4 @@ def _halves(runs: Sequence[KeyRun]) -> list[list[KeyRun]]:
     if len(runs) > 1:
         middle = len(runs) // 2
         return [list(runs[:middle]), list(runs[middle:])]
-    return [[piece] for piece in runs[0].pieces(-(-len(runs[0].keys) // 2))]
-
-
-def _objects(answers: Sequence[Any]) -> Answers:
-    """Return an array of objects; numpy would make two dimensions of lists of lists."""
-    objects = np.empty(len(answers), dtype=np.object_)
-    objects[:] = answers
-    return objects
+    return [[piece] for piece in runs[0].split(len(runs[0].keys) // 2)]

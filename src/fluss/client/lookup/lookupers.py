@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from fluss.client.lookup.keys_and_rows import KeyRun, Located, LookupKeys, ValueReader
 from fluss.client.lookup.lookup_client import LookupClient
-from fluss.client.lookup.lookup_many import Answers, BulkFetch, BulkLimits, ManyRows, Missing
+from fluss.client.lookup.lookup_many import MANY_BY_KEY, MANY_BY_PREFIX, BulkFetch, BulkLimits, ManyRows, Missing
 from fluss.client.lookup.pending import BY_KEY, BY_PREFIX
 from fluss.errors import FlussError
+from fluss.row.encoded import EncodedRows
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo
 from fluss.schema.value_objects import string_list
@@ -167,8 +168,8 @@ class Lookuper:
         FlussError. ``columns`` are the columns to return, by default all.
         """
         wanted = ManyRows(self._info, columns, missing, found_column)
-        fetcher = BulkFetch(self._client, self._table, self._limits)
-        return await self._client.call(partial(wanted.fetch, fetcher, self._keys, keys))
+        fetch = BulkFetch(self._client, self._table, MANY_BY_KEY, self._limits)
+        return await self._client.call(partial(wanted.fetch, fetch, self._keys, keys))
 
     def __repr__(self) -> str:
         return "Lookuper()"
@@ -200,13 +201,14 @@ class PrefixLookuper:
 
     async def _fetch(self, located: Located) -> pa.Table:
         reader = ValueReader(self._info)
-        run = KeyRun(located.partition_name, located.bucket_id, [located.key], np.zeros(1, np.int64))
-        answers: Answers = np.empty(1, dtype=np.object_)
-        await BulkFetch(self._client, self._table, BulkLimits()).fetch([run], answers)
-        values: list[bytes] = answers[0] or []
+        keys = EncodedRows.from_list([located.key])
+        run = KeyRun(located.partition_name, located.bucket_id, keys, np.zeros(1, np.int64))
+        values: list[bytes] = []
+        fetch = BulkFetch(self._client, self._table, MANY_BY_PREFIX, BulkLimits())
+        await fetch.fetch([run], lambda _, answers: values.extend(answers[0]))
         for schema_id in reader.unknown_schemas(values):
             reader.add_schema(schema_id, await self._client.cluster.schema(self._info.table_path, schema_id))
-        batch = await self._client.runtime.offload(reader.arrow, values)
+        batch = await self._client.runtime.offload(reader.arrow, EncodedRows.from_list(values))
         return pa.Table.from_batches([batch] if values else [], schema=reader.arrow_schema)
 
     def __repr__(self) -> str:

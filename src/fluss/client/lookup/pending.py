@@ -3,6 +3,7 @@
 Intake         collects lookups, and makes callers wait where there are too many
 Lookup         one key, and the future that its caller waits for
 LookupTable    what lookups of one table share: the leaders of its buckets, the method, the reader of its rows
+LookupRequests requests and answers
 LookupMethod   by key or by the beginning of a key: requests, answers, results
 deliver, fail  results and errors, on the loops of the callers
 """
@@ -13,7 +14,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from itertools import chain, islice
 from typing import Any, Final, Generic, TypeVar
 
@@ -31,7 +32,11 @@ from fluss.schema.table import TableBucket, TableInfo
 
 # Partitions whose leaders are remembered; beyond that many all are forgotten.
 _PARTITIONS_MAX: Final = 10_000
+# The sizes of so many values count at most.
+_KEYS_NOTED_MAX: Final = 100_000
 AnswerT = TypeVar("AnswerT")
+KeysT = TypeVar("KeysT", bound=Sized)
+AnswersT = TypeVar("AnswersT", bound=Sized)
 logger = logging.getLogger(__name__)
 
 
@@ -157,6 +162,29 @@ class Lookup:
         self.future: asyncio.Future[Any] = loop.create_future()
 
 
+class ValueSizes:
+    """How large the values are that keys have, by what was found lately. Keys without a value count, too."""
+
+    __slots__ = ("_byte_count", "_key_count")
+
+    def __init__(self) -> None:
+        self._key_count = 0
+        self._byte_count = 0
+
+    @property
+    def mean(self) -> float | None:
+        """Bytes per key, None as long as nothing was looked up."""
+        return self._byte_count / self._key_count if self._key_count else None
+
+    def note(self, key_count: int, byte_count: int) -> None:
+        """Take what was found for some keys. What was found long ago counts less and less."""
+        if self._key_count > _KEYS_NOTED_MAX:
+            self._key_count //= 2
+            self._byte_count //= 2
+        self._key_count += key_count
+        self._byte_count += byte_count
+
+
 class LookupTable:
     """What lookups of one table have in common that see it with the same schema and look it up in the same way."""
 
@@ -164,6 +192,8 @@ class LookupTable:
         self.info = info
         self.method = method
         self.reader = ValueReader(info)
+        # What lookups of many keys have found. Belongs to the event loop.
+        self.value_sizes = ValueSizes()
         self._cluster = cluster
         self._leaders: dict[str | None, TableLeaders] = {}
 
@@ -196,8 +226,8 @@ class LookupTable:
         self._cluster.forget_leaders(self.info.table_id, bucket_key[0])
 
 
-class LookupMethod(ABC, Generic[AnswerT]):
-    """How rows are looked up. Every key has one answer, which holds stored values."""
+class LookupRequests(ABC, Generic[KeysT, AnswersT]):
+    """How servers are asked for rows: ``KeysT`` has keys of one bucket, ``AnswersT`` the answers to all of them."""
 
     api: Api[Any, Any]
 
@@ -206,14 +236,14 @@ class LookupMethod(ABC, Generic[AnswerT]):
         cluster: Cluster,
         server_id: int,
         info: TableInfo,
-        keys: Mapping[BucketKey, Sequence[bytes]],
+        keys: Mapping[BucketKey, KeysT],
         timeout_s: float,
-    ) -> dict[BucketKey, list[AnswerT] | FlussError]:
+    ) -> dict[BucketKey, AnswersT | FlussError]:
         """Ask a server for keys of buckets that it leads; every bucket has its answers in the order of its keys.
 
         Raises what the request failed with as a whole.
         """
-        request = self._request(info.table_id, keys)
+        request = self.request(info.table_id, keys)
         response = await cluster.request(server_id, self.api, request, timeout_s=timeout_s)
         entries = {(partition_id(entry), entry.bucket_id): entry for entry in response.buckets_resp}
         return {
@@ -221,18 +251,28 @@ class LookupMethod(ABC, Generic[AnswerT]):
             for bucket_key, wanted in keys.items()
         }
 
-    def _checked(
-        self, info: TableInfo, bucket_key: BucketKey, key_count: int, entry: Any
-    ) -> list[AnswerT] | FlussError:
+    def _checked(self, info: TableInfo, bucket_key: BucketKey, key_count: int, entry: Any) -> AnswersT | FlussError:
         bucket = TableBucket.new_with_partition(info.table_id, *bucket_key)
         if entry is None:
             return _confused(f"did not answer about {bucket} of {info.table_path}")
         if entry.error_code:
             return error_for_code(entry.error_code, entry.error_message)
-        answers = self._answers(entry)
+        answers = self.answers(entry)
         if len(answers) != key_count:
             return _confused(f"answered {len(answers)} of {key_count} lookups in {bucket} of {info.table_path}")
         return answers
+
+    @abstractmethod
+    def request(self, table_id: int, keys: Mapping[BucketKey, KeysT]) -> Any:
+        """Return the message that asks for keys of some buckets."""
+
+    @abstractmethod
+    def answers(self, entry: Any) -> AnswersT:
+        """Return what a server has answered about one bucket."""
+
+
+class LookupMethod(LookupRequests[Sequence[bytes], list[AnswerT]]):
+    """How single rows are looked up. Every key has one answer, which holds stored values."""
 
     @abstractmethod
     def stored_values(self, answers: Sequence[AnswerT]) -> list[bytes]:
@@ -245,12 +285,6 @@ class LookupMethod(ABC, Generic[AnswerT]):
     @abstractmethod
     def nothing(self) -> Any:
         """Return the result for a key that nothing was found for."""
-
-    @abstractmethod
-    def _request(self, table_id: int, keys: Mapping[BucketKey, Sequence[bytes]]) -> Any: ...
-
-    @abstractmethod
-    def _answers(self, entry: Any) -> list[AnswerT]: ...
 
 
 class _ByKey(LookupMethod[bytes]):
@@ -268,14 +302,14 @@ class _ByKey(LookupMethod[bytes]):
     def nothing(self) -> None:
         return None
 
-    def _request(self, table_id: int, keys: Mapping[BucketKey, Sequence[bytes]]) -> pb.LookupRequest:
+    def request(self, table_id: int, keys: Mapping[BucketKey, Sequence[bytes]]) -> pb.LookupRequest:
         entries = [
             pb.PbLookupReqForBucket(partition_id=partition, bucket_id=bucket_id, keys=wanted)
             for (partition, bucket_id), wanted in keys.items()
         ]
         return pb.LookupRequest(table_id=table_id, buckets_req=entries)
 
-    def _answers(self, entry: pb.PbLookupRespForBucket) -> list[bytes]:
+    def answers(self, entry: pb.PbLookupRespForBucket) -> list[bytes]:
         # A value begins with its schema id, so one without bytes is one that is not there.
         return [value.values for value in entry.values]
 
@@ -295,14 +329,14 @@ class _ByPrefix(LookupMethod[Sequence[bytes]]):
     def nothing(self) -> list[Any]:
         return []
 
-    def _request(self, table_id: int, keys: Mapping[BucketKey, Sequence[bytes]]) -> pb.PrefixLookupRequest:
+    def request(self, table_id: int, keys: Mapping[BucketKey, Sequence[bytes]]) -> pb.PrefixLookupRequest:
         entries = [
             pb.PbPrefixLookupReqForBucket(partition_id=partition, bucket_id=bucket_id, keys=wanted)
             for (partition, bucket_id), wanted in keys.items()
         ]
         return pb.PrefixLookupRequest(table_id=table_id, buckets_req=entries)
 
-    def _answers(self, entry: pb.PbPrefixLookupRespForBucket) -> list[Sequence[bytes]]:
+    def answers(self, entry: pb.PbPrefixLookupRespForBucket) -> list[Sequence[bytes]]:
         return [list(found.values) for found in entry.value_lists]
 
 

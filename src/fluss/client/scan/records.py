@@ -22,6 +22,7 @@ from typing import Any, Final, overload
 import numpy as np
 import pyarrow as pa
 
+from fluss.amounts import format_count
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.client.kernel.runtime import AwaitsItself
 from fluss.errors import FlussError
@@ -285,7 +286,8 @@ class ScanRecords(AwaitsItself):
         return f"ScanRecords(records={self._count}, buckets={len(self._runs)})"
 
     def _repr_html_(self) -> str:
-        return _records_html(self._records()[:ROWS_SHOWN_MAX], f"{self._count:,} records of {len(self._runs)} buckets")
+        caption = f"{format_count(self._count, 'record')} of {format_count(len(self._runs), 'bucket')}"
+        return _records_html(self._records()[:ROWS_SHOWN_MAX], caption)
 
 
 class RecordBatch:
@@ -371,7 +373,7 @@ class RecordBatch:
         offsets = self.offsets.slice(0, ROWS_SHOWN_MAX).to_pylist()
         changes = self.change_types.slice(0, ROWS_SHOWN_MAX).to_pylist()
         rows = zip(offsets, changes, *(column.to_pylist() for column in head.columns), strict=True)
-        caption = f"{self.num_records:,} rows of {self._bucket}"
+        caption = f"{format_count(self.num_records, 'row')} of {self._bucket}"
         return html_table(("offset", "change", *head.schema.names), rows, caption)
 
 

@@ -11,7 +11,7 @@ from fluss.metrics import Counter, Metrics
 from fluss.protocol.predicates import FilterAllowance, decode_predicate
 from fluss.record.pruning import BatchFilter
 from fluss.server.tablet.buckets import HostedTable
-from fluss.server.tablet.log_reads import FetchLimits
+from fluss.server.tablet.log_reads import FetchLimits, FilterYield
 
 # Larger filters are not decoded on the event loop, and not kept.
 BYTES_AT_ONCE: Final = 1024
@@ -21,8 +21,11 @@ _KEPT_MAX: Final = 128
 logger = logging.getLogger(__name__)
 
 
-class _Kept(NamedTuple):
+class KeptFilter(NamedTuple):
+    """A filter, None if it was not understood, and what it has brought so far."""
+
     batch_filter: BatchFilter | None
+    filter_yield: FilterYield
     condition_count: int
     literal_count: int
 
@@ -31,28 +34,25 @@ class FetchFilters:
     """Decodes filters. Belongs to the event loop, but for ``decoded``, which any thread may call."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[int, int, bytes], _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, int, bytes], KeptFilter] = OrderedDict()
         self.counts = FilterCounts()
 
-    def kept(
-        self, table: HostedTable, schema_id: int, encoded: bytes, allowance: FilterAllowance
-    ) -> BatchFilter | None:
+    def kept(self, table: HostedTable, schema_id: int, encoded: bytes, allowance: FilterAllowance) -> KeptFilter:
         """Return a small filter, decoded unless it was before. It takes its part of the allowance either way."""
         key = (table.table.table_id, schema_id, encoded)
         known = self._kept.get(key)
         if known is None:
             before = allowance.condition_count, allowance.literal_count
             batch_filter = decoded(table, schema_id, encoded, allowance)
-            self._kept[key] = _Kept(
-                batch_filter, allowance.condition_count - before[0], allowance.literal_count - before[1]
-            )
+            conditions, literals = allowance.condition_count - before[0], allowance.literal_count - before[1]
+            known = self._kept[key] = KeptFilter(batch_filter, FilterYield(), conditions, literals)
             if len(self._kept) > _KEPT_MAX:
                 self._kept.popitem(last=False)
-            return batch_filter
+            return known
         self._kept.move_to_end(key)
         allowance.take_conditions(known.condition_count)
         allowance.take_literals(known.literal_count)
-        return known.batch_filter
+        return known
 
 
 def decoded(table: HostedTable, schema_id: int, encoded: bytes, allowance: FilterAllowance) -> BatchFilter | None:

@@ -353,7 +353,6 @@ class LogFetcher:
         counts, encoded = self._filters.counts, wanted.filter_predicate
         if not fetch.filter_bytes:
             counts.fetches.add()
-        batch_filter = None
         try:
             fetch.allowance.take_bytes(len(encoded))
             fetch.filter_bytes += len(encoded)
@@ -361,13 +360,14 @@ class LogFetcher:
                 decode = partial(decoded, table, schema_id, encoded, fetch.allowance)
                 table_fetch.decode_selection = lambda: Selection.of(table, columns, decode())
                 return None
-            batch_filter = self._filters.kept(table, schema_id, encoded, fetch.allowance)
+            kept = self._filters.kept(table, schema_id, encoded, fetch.allowance)
         except FlussError:
             counts.refused["limit"].add()
             raise
-        if batch_filter is None:
+        if kept.batch_filter is None:
             counts.refused["unknown"].add()
-        return Selection.of(table, columns, batch_filter)
+        batch_filter = kept.batch_filter if kept.filter_yield.is_worth_asking() else None
+        return Selection.of(table, columns, batch_filter, kept.filter_yield)
 
     # Wait and read
 

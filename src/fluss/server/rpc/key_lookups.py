@@ -19,17 +19,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from fluss.buffers import BytesLike
 from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError, KvDamagedError
 from fluss.net.request_handler import Answer, RequestContext
-from fluss.protocol.bulk_messages import (
+from fluss.protocol.codec import EncodedMessage
+from fluss.protocol.lookup_messages import (
     LookupAnswer,
+    encode_value_columns,
     encode_value_lists,
     encode_values,
     lookup_response,
     prefix_lookup_response,
 )
-from fluss.protocol.codec import EncodedMessage
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.row.hashed_keys import HashedKeys
 from fluss.schema.acl import AclOperation
 from fluss.schema.table import TableBucket
 from fluss.server.kv.batches import KvPut, KvPutResult
@@ -53,6 +56,8 @@ _TOLD_CODES: Final[dict[int, int]] = {
     ErrorCode.CLIENT_ERROR: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION: ErrorCode.KV_STORAGE_EXCEPTION,
 }
+# From so many keys on it is faster not to look at them one by one.
+_MANY_KEYS_MIN: Final = 64
 # What is looked up on the event loop: a few microseconds for each key, and values that are quickly copied.
 _KEYS_AT_ONCE_MAX: Final = 128
 _BYTES_AT_ONCE_MAX: Final = 256 * 1024
@@ -73,7 +78,7 @@ class BucketLookup:
     kv: KvBucket | None = None
     store: KvStore | None = None
     # What was found, as it is sent.
-    encoded: bytes = b""
+    encoded: BytesLike = b""
     failure: FlussError | None = None
 
     def refuse(self, error: FlussError) -> None:
@@ -101,7 +106,7 @@ class ReadRequest:
 
 
 # Looks for the keys of a bucket in its store and returns what is found, encoded; more than so many bytes raise 13.
-ReadKeys: TypeAlias = Callable[[KvStore, BucketLookup, int], bytes]
+ReadKeys: TypeAlias = Callable[[KvStore, BucketLookup, int], BytesLike]
 Respond: TypeAlias = Callable[[Sequence[LookupAnswer]], EncodedMessage]
 
 
@@ -296,8 +301,11 @@ class KvLookup:
             await self._reads.read(wanted, missing, _look_up)
 
 
-def _look_up(store: KvStore, read: BucketLookup, bytes_max: int) -> bytes:
+def _look_up(store: KvStore, read: BucketLookup, bytes_max: int) -> BytesLike:
     """Look up the keys of a bucket, and encode what there is. Runs in any thread."""
+    if len(read.keys) >= _MANY_KEYS_MIN:
+        found = store.find(HashedKeys.from_list(read.keys), bytes_max=bytes_max)
+        return encode_value_columns(*found.by_key(len(read.keys)))
     return encode_values(store.get_many(read.keys, bytes_max=bytes_max))
 
 

@@ -38,7 +38,7 @@ from fluss.schema.table_options import LogFormat
 from fluss.schema.types import DataType
 from fluss.server.model import LogArchive
 from fluss.server.tablet.buckets import HostedTable
-from fluss.storage.log.segment import StoredHeads
+from fluss.storage.log.segment import HeadLimits, StoredHeads
 from fluss.storage.log.tablet import LogTablet
 
 # Stored bytes that are looked at in one read when columns are cut out or batches skipped.
@@ -46,10 +46,15 @@ _SCAN_READ_BYTES = 4 * 1024 * 1024
 # Reads per bucket and fetch, each of one segment at most. Where all is skipped, the client asks again from there on.
 _SCAN_READS_MAX = 16
 # Batches that a filter is asked about at once: few at first, since the first ones may be all there is room for, then
-# twice as many each time, as long as that takes no more than a part of the time that the fetch has.
+# twice as many each time, as long as that takes no more than a part of the time that the fetch has. Of large batches,
+# those are enough at first that would fill the room: looking at one means a read of its own.
 _HEADS_AT_FIRST = 256
+_HEADS_SPAN_GROWTH = 4
 _HEADS_MAX = 4096
 _HEADS_SECONDS_SHARE = 0.25
+# A filter that has skipped none of so many batches in a row is asked in one of so many fetches, until it skips one.
+_FRUITLESS_BATCHES = 64
+_FRUITLESS_TURNS = 8
 # Batches that are skipped between two wanted ones are read with them if they are not larger than this together.
 _GAP_BYTES_MAX = 64 * 1024
 
@@ -109,20 +114,55 @@ def find_whole_batches(view: memoryview) -> WholeBatches:
     return WholeBatches(position, magic_highest, last_position)
 
 
+class FilterYield:
+    """What a filter has brought in earlier fetches: asking one that skips nothing only costs time.
+
+    Shared by the fetches with the same filter. Any thread may use it: a count that gets lost does no harm.
+    """
+
+    __slots__ = ("_turn", "_unskipped_batches")
+
+    def __init__(self) -> None:
+        self._unskipped_batches = 0
+        self._turn = 0
+
+    def is_worth_asking(self) -> bool:
+        """Whether the filter is to be asked in the next fetch; else all batches are wanted."""
+        if self._unskipped_batches < _FRUITLESS_BATCHES:
+            return True
+        self._turn += 1
+        return self._turn % _FRUITLESS_TURNS == 0
+
+    def note(self, batch_count: int, skipped_count: int) -> None:
+        """The filter was asked about batches, and has skipped some of them."""
+        self._unskipped_batches = 0 if skipped_count else self._unskipped_batches + batch_count
+
+
 class Selection:
     """Which columns of which batches a fetch wants from one table."""
 
-    def __init__(self, table: HostedTable, columns: Sequence[int] | None, batch_filter: BatchFilter | None) -> None:
+    def __init__(
+        self,
+        table: HostedTable,
+        columns: Sequence[int] | None,
+        batch_filter: BatchFilter | None,
+        filter_yield: FilterYield | None = None,
+    ) -> None:
         # Not its schemas: a fetch that waits may come to see batches of a newer one.
         self._table = table
         self._columns = columns
         self._filter = batch_filter
+        self._yield = filter_yield
         # By schema id: positions count in the schema of each batch.
         self._projections: dict[int, ColumnProjection] = {}
 
     @classmethod
     def of(
-        cls, table: HostedTable, columns: Sequence[int] | None, batch_filter: BatchFilter | None
+        cls,
+        table: HostedTable,
+        columns: Sequence[int] | None,
+        batch_filter: BatchFilter | None,
+        filter_yield: FilterYield | None = None,
     ) -> Selection | None:
         """Return a selection, None if everything is wanted. Columns that cannot be selected raise code 34."""
         is_arrow = table.log_format is LogFormat.ARROW
@@ -134,7 +174,7 @@ class Selection:
                 f"only {LogFormat.ARROW} can be projected; read all columns",
                 ErrorCode.INVALID_COLUMN_PROJECTION,
             )
-        selection = cls(table, columns, batch_filter)
+        selection = cls(table, columns, batch_filter, filter_yield)
         if columns is not None:
             # The newest schema has the most columns: what does not fit it fits no batch.
             selection._projection(table.table.schema_id)
@@ -156,6 +196,8 @@ class Selection:
         answer = self._filter.may_match(heads, self._types)
         # A batch without rows takes an offset, of which the client is told in another way where columns are cut out.
         answer[heads.record_counts == 0] = self._columns is None
+        if self._yield is not None:
+            self._yield.note(len(answer), len(answer) - int(np.count_nonzero(answer)))
         return answer
 
     def cut(self, batch: LogBatch) -> Sequence[BytesLike]:
@@ -257,7 +299,7 @@ def _read_selected(
 ) -> BucketData:
     """Look at batches until there are ``bytes_max`` bytes of what is wanted, or until enough was looked at."""
     found = _Found(selection, bytes_max, limits)
-    heads_max = _HEADS_AT_FIRST
+    heads_max, span_bytes = _HEADS_AT_FIRST, max(bytes_max, 1)
     for _ in range(_SCAN_READS_MAX):
         if limits.is_scan_used_up:
             break
@@ -270,8 +312,9 @@ def _read_selected(
         else:
             started_s = time.thread_time()
             stored = log.read_heads(
-                offset, batches_max=min(heads_max, limits.scan_batches_left), bytes_max=_SCAN_READ_BYTES
+                offset, HeadLimits(min(heads_max, limits.scan_batches_left), _SCAN_READ_BYTES, span_bytes)
             )
+            span_bytes *= _HEADS_SPAN_GROWTH
             if stored is None:
                 return found.data(has_more=False)
             limits.scan_batches_left -= len(stored.heads)
@@ -344,6 +387,10 @@ class _Found:
             first = int(wanted[done])
             if first:
                 self._skip_to(int(offset_ends[first - 1]))
+            if self._byte_count and heads.sizes[first] > self._read_bytes_max():
+                # It would be read in vain.
+                self.is_full = True
+                break
             if stored.data is not None:
                 span = len(wanted) - done
                 view = stored.data[int(starts[first]) :]

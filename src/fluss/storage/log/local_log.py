@@ -20,7 +20,7 @@ from fluss.schema.table import TableBucket
 from fluss.storage.log.committer import LogEnd, PendingWrites
 from fluss.storage.log.file_names import DELETED_SUFFIX, LogFileKind, LogFileName, directories_above
 from fluss.storage.log.scan import StoredBatch
-from fluss.storage.log.segment import Segment, StoredHeads
+from fluss.storage.log.segment import HeadLimits, Segment, StoredHeads
 from fluss.storage.vfs import Files
 
 ReadT = TypeVar("ReadT")
@@ -73,11 +73,11 @@ class LocalLog:
         found = self._read_from(offset, offset_max, read)
         return memoryview(b"") if found is None else found
 
-    def read_heads(self, offset: int, *, offset_max: int, batches_max: int, bytes_max: int) -> StoredHeads | None:
+    def read_heads(self, offset: int, limits: HeadLimits, *, offset_max: int) -> StoredHeads | None:
         """See ``LogTablet.read_heads``. Between the end and ``offset_max`` there is nothing yet."""
 
         def read(segment: Segment, first: StoredBatch, position_end: int) -> StoredHeads:
-            return segment.read_heads(first, position_end, batches_max=batches_max, bytes_max=bytes_max)
+            return segment.read_heads(first, position_end, limits)
 
         return self._read_from(offset, offset_max, read)
 

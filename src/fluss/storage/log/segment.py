@@ -33,6 +33,16 @@ _OFFSET_BYTES: Final = 8
 _rebuilding: Final = threading.Lock()
 
 
+class HeadLimits(NamedTuple):
+    """Where reading heads ends, whichever comes first."""
+
+    batches_max: int
+    # What is read for them.
+    read_bytes_max: int
+    # What the batches take in their segment, read or not: heads end with the batch that reaches it.
+    span_bytes_max: int
+
+
 class StoredHeads(NamedTuple):
     """The heads of consecutive batches of one segment, and how many bytes were read for that."""
 
@@ -232,7 +242,7 @@ class Segment:
             self._verify(data, first, verified_bytes)
         return data
 
-    def read_heads(self, first: StoredBatch, position_end: int, *, batches_max: int, bytes_max: int) -> StoredHeads:
+    def read_heads(self, first: StoredBatch, position_end: int, limits: HeadLimits) -> StoredHeads:
         """Return the heads of at least one batch, from a batch on, until one of the limits is reached.
 
         The records of large batches are not read, unless they still have to be checked: statistics that may be damaged
@@ -240,27 +250,27 @@ class Segment:
         """
         verified_bytes = self._verified_bytes
         if verified_bytes is None or verified_bytes >= position_end:
-            return self._read_heads(first.position, position_end, batches_max, bytes_max)
-        byte_count = min(max(bytes_max, first.size), position_end - first.position)
+            return self._read_heads(first, position_end, limits)
+        byte_count = min(max(limits.read_bytes_max, first.size), position_end - first.position)
         data = memoryview(self.read(first, byte_count))
-        heads = heads_of(data[: measure_batches(data).byte_count], batches_max)
+        heads = heads_of(data[: measure_batches(data).byte_count], limits.batches_max)
         return StoredHeads(heads, byte_count, data)
 
-    def _read_heads(self, position: int, position_end: int, batches_max: int, bytes_max: int) -> StoredHeads:
+    def _read_heads(self, first: StoredBatch, position_end: int, limits: HeadLimits) -> StoredHeads:
         collector = HeadCollector()
-        first_position = position
+        position, span_end = first.position, first.position + limits.span_bytes_max
         window, window_start = memoryview(b""), position
-        read_bytes, window_bytes = 0, _HEADS_WINDOW_BYTES
-        while position < position_end and len(collector) < batches_max:
+        read_bytes, window_bytes = 0, _window_bytes(first.size)
+        while position < min(position_end, span_end) and len(collector) < limits.batches_max:
             try:
                 size, head_bytes = collector.take(window, position - window_start)
             except CorruptRecordError as error:
                 raise damage_at(self.path, position, error.message) from error
             if size:
                 position += size
-                window_bytes = _HEAD_WINDOW_BYTES if size >= _LARGE_BATCH_BYTES else _HEADS_WINDOW_BYTES
+                window_bytes = _window_bytes(size)
                 continue
-            if len(collector) and read_bytes >= bytes_max:
+            if len(collector) and read_bytes >= limits.read_bytes_max:
                 break
             window = memoryview(
                 self._files.read(self.path, position, min(max(window_bytes, head_bytes), position_end - position))
@@ -271,7 +281,7 @@ class Segment:
                 raise damage_at(self.path, position, "the batch is not whole")
         if position > position_end:
             raise damage_at(self.path, position_end, "the last batch is not whole")
-        is_whole = window_start == first_position and position <= window_start + len(window)
+        is_whole = window_start == first.position and position <= window_start + len(window)
         return StoredHeads(collector.heads(), read_bytes, window if is_whole else None)
 
     def _verify(self, data: BytesLike, first: StoredBatch, verified_bytes: int) -> None:
@@ -398,3 +408,8 @@ def _add_batch(index: SparseIndex, batch: StoredBatch) -> None:
         byte_count=batch.size,
         timestamp_ms=batch.commit_timestamp_ms,
     )
+
+
+def _window_bytes(batch_bytes: int) -> int:
+    """Return how much is read to find the next heads: many small batches at once, or the head of a large one."""
+    return _HEAD_WINDOW_BYTES if batch_bytes >= _LARGE_BATCH_BYTES else _HEADS_WINDOW_BYTES

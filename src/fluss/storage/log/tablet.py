@@ -37,7 +37,7 @@ from fluss.storage.log.local_log import (
     sync_segments,
 )
 from fluss.storage.log.log_settings import LogSettings
-from fluss.storage.log.segment import Segment, StoredHeads
+from fluss.storage.log.segment import HeadLimits, Segment, StoredHeads
 from fluss.storage.log.writer_state import WriterEntry
 from fluss.storage.vfs import Files, is_out_of_descriptors
 
@@ -467,16 +467,13 @@ class LogTablet:
             self._check_not_deleted()
             raise
 
-    def read_heads(self, offset: int, *, batches_max: int, bytes_max: int) -> StoredHeads | None:
+    def read_heads(self, offset: int, limits: HeadLimits) -> StoredHeads | None:
         """Return the heads of batches from the one with an offset on, all from one segment; any thread may call.
 
-        At least one, until ``batches_max`` are found or ``bytes_max`` bytes were read for them; None at the high
-        watermark. Raises what ``read`` raises.
+        There is at least one; None at the high watermark. Raises what ``read`` raises.
         """
         try:
-            return self._local.read_heads(
-                offset, offset_max=self._appender.offset_next, batches_max=batches_max, bytes_max=bytes_max
-            )
+            return self._local.read_heads(offset, limits, offset_max=self._appender.offset_next)
         except FlussError:
             self._check_not_deleted()
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from fluss.client.lookup.keys_and_rows import ValueReader
 from fluss.errors import ErrorCode, FlussError
 from fluss.record.value_batch import encode_value
 from fluss.row import compacted, indexed
+from fluss.row.encoded import EncodedRows
 from fluss.row.python_values import from_internal
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Column, Schema, schema_from_columns
@@ -65,7 +67,7 @@ def test_rows_of_all_types_come_back_singly_and_in_columns(
     # repr, because a NaN is not equal to itself.
     assert repr(rows.rows(stored)) == repr(expected)
     assert repr(rows.rows(stored * 40)) == repr(expected * 40)
-    assert rows.arrow(stored).schema == schema.to_arrow()
+    assert rows.arrow(EncodedRows.from_list(stored)).schema == schema.to_arrow()
 
 
 def test_rows_older_than_a_column_have_none_and_newer_columns_are_left_out() -> None:
@@ -77,6 +79,8 @@ def test_rows_older_than_a_column_have_none_and_newer_columns_are_left_out() -> 
     ]
     of_new, of_old = ValueReader(info_of(new, 2)), ValueReader(info_of(old, 1))
     assert (of_new.unknown_schemas(values), of_old.unknown_schemas(values)) == ([1], [2])
+    many = EncodedRows.from_list(values)
+    assert (of_new.unknown_schemas_of(many), of_old.unknown_schemas_of(many)) == ([1], [2])
     of_new.add_schema(1, old)
     of_old.add_schema(2, new)
     for count in (1, 50):
@@ -84,13 +88,13 @@ def test_rows_older_than_a_column_have_none_and_newer_columns_are_left_out() -> 
         assert first == {"id": 1, "c0": "a", "added": None, "last": None}
         assert second == {"id": 2, "c0": "b", "added": "x", "last": 9}
         assert of_old.rows(values * count)[-2:] == [{"id": 1, "c0": "a"}, {"id": 2, "c0": "b"}]
-    assert of_new.arrow(values).to_pylist() == of_new.rows(values)
+    assert of_new.arrow(EncodedRows.from_list(values)).to_pylist() == of_new.rows(values)
 
 
 def test_some_columns_in_any_order() -> None:
     schema = schema_of([STRING, INT])
     values = [encode_value(1, compacted.encode_row(schema.data_types, (1, "a", 5)))]
-    batch = ValueReader(info_of(schema), [2, 0]).arrow(values)
+    batch = ValueReader(info_of(schema), [2, 0]).arrow(EncodedRows.from_list(values))
     assert batch.schema.names == ["c1", "id"]
     assert batch.to_pylist() == [{"c1": 5, "id": 1}]
 
@@ -98,16 +102,17 @@ def test_some_columns_in_any_order() -> None:
 def test_no_values_are_no_rows() -> None:
     rows = ValueReader(info_of(schema_of([STRING])))
     assert rows.rows([]) == []
-    assert rows.arrow([]) == pa.RecordBatch.from_pylist([], schema=rows.arrow_schema)
+    assert rows.arrow(EncodedRows.from_list([])) == pa.RecordBatch.from_pylist([], schema=rows.arrow_schema)
 
 
 @pytest.mark.parametrize("value", [b"\x01", b"\x01\x00", b"\x01\x00\x00\xff", b"\x01\x00\x00\x01\x05ab"])
 @pytest.mark.parametrize("count", [1, 50])
 def test_damage_is_an_error_of_the_client(value: bytes, count: int) -> None:
     rows = ValueReader(info_of(schema_of([STRING])))
-    for read in (rows.rows, rows.arrow):
+    values = [value] * count
+    for read in (partial(rows.rows, values), partial(rows.arrow, EncodedRows.from_list(values))):
         with pytest.raises(FlussError, match=r"A stored row of fluss.t cannot be read") as caught:
-            read([value] * count)
+            read()
         assert caught.value.error_code == ErrorCode.CLIENT_ERROR
 
 

@@ -243,6 +243,28 @@ def test_large_rows_make_small_requests(server: LookupServer) -> None:
     assert max(server.request_sizes[2:]) <= 20
 
 
+def test_later_calls_know_how_large_rows_are(server: LookupServer) -> None:
+    with_users(server, 8000)
+
+    async def main() -> None:
+        async with await FlussConnection.create(server.config()) as connection:
+            lookuper = (await connection.get_table(PATH)).new_lookup().create_lookuper()
+            keys = pa.table({"id": np.arange(8000)})
+            for _ in range(2):
+                assert (await lookuper.lookup_many(keys)).num_rows == 8000
+
+    run(main())
+    # One after the other the first four carry few keys; whatever is sent when the first answer is there carries many.
+    assert sorted(server.request_sizes[:4]) == [500] * 4
+    assert sorted(server.request_sizes[4:]) == [1000, 3000, 5000, 5000]
+
+
+def test_keys_without_rows_make_large_requests_too(server: LookupServer) -> None:
+    with_users(server, 1)
+    look_up_many(server, pa.table({"id": np.arange(10_000, 22_000)}))
+    assert sorted(server.request_sizes) == [500] * 4 + [5000, 5000]
+
+
 def test_large_keys_make_small_requests(server: LookupServer) -> None:
     server.add_table(Schema(pa.schema([("id", pa.string())]), primary_keys=["id"]))
     keys = [[f"{number}" * 400] for number in range(100)]

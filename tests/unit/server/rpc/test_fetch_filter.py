@@ -182,3 +182,19 @@ async def test_no_matching_row_is_ever_lost(tmp_path):
             offset = max([answer.filtered_end_offset or 0, *(batch.header.offset_next for batch in batches)])
         assert wanted <= found
         assert len(found) < 500
+
+
+async def test_a_filter_that_skips_nothing_is_asked_less_often_until_it_skips_something(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_reads, "_FRUITLESS_BATCHES", 3)
+    monkeypatch.setattr(log_reads, "_FRUITLESS_TURNS", 4)
+    async with serving(tmp_path, make_table()) as server:
+        await _write(server, 0, 10, 20)
+        answer = await _fetch(server, 0, col("id") < 100)
+        assert len(ids(answer.records_view)) == 30, "none of three batches is skipped"
+        await _write(server, 1000)
+
+        async def is_skipped() -> bool:
+            return (await _fetch(server, 30, col("id") < 100)).filtered_end_offset == 40
+
+        assert [await is_skipped() for _ in range(4)] == [False, False, False, True]
+        assert [await is_skipped() for _ in range(4)] == [True] * 4, "it is worth asking again"

@@ -12,11 +12,13 @@ import pytest
 from fluss.errors import CorruptRecordError
 from fluss.record.batch_heads import BatchHeads
 from fluss.record.log_batch import MAGIC_V0, MAGIC_V1, MAGIC_V2, build_batch, read_batch
+from fluss.storage.log.segment import HeadLimits
 from fluss.storage.log.tablet import LogTablet
 from fluss.testing.faultfs import FaultFiles
 from tests.unit.storage.log.support import DIRECTORY, SteppedLog, drive, open_log, quiet_logs, read_batches
 
 KIB = 1024
+ALL_HEADS = HeadLimits(batches_max=1000, read_bytes_max=64 * 1024 * KIB, span_bytes_max=64 * 1024 * KIB)
 Facts: TypeAlias = tuple[int, int, int, int, int, bytes]
 
 
@@ -68,10 +70,11 @@ def _facts(heads: BatchHeads) -> list[Facts]:
     return list(zip(*(column.tolist() for column in columns), blocks, strict=True))
 
 
-def _walked(log: LogTablet, offset: int, batches_max: int, bytes_max: int) -> list[Facts]:
+def _walked(log: LogTablet, offset: int, limits: HeadLimits) -> list[Facts]:
     facts: list[Facts] = []
-    while (stored := log.read_heads(offset, batches_max=batches_max, bytes_max=bytes_max)) is not None:
-        assert 1 <= len(stored.heads) <= batches_max
+    while (stored := log.read_heads(offset, limits)) is not None:
+        assert 1 <= len(stored.heads) <= limits.batches_max
+        assert sum(stored.heads.sizes[:-1].tolist()) < limits.span_bytes_max or stored.data is not None
         facts += _facts(stored.heads)
         offset = facts[-1][1]
     return facts
@@ -97,9 +100,15 @@ async def test_heads_are_those_of_the_stored_batches_wherever_a_look_begins_and_
     offsets = [facts[0] for facts in _expected(log, 0)]
     assert len(offsets) == len(MIXED)
     for offset in (*offsets[::7], offsets[5] + 1, offsets[-1]):
-        for batches_max, bytes_max in ((1000, 4096 * KIB), (7, 4096 * KIB), (1000, 1)):
-            assert _walked(log, offset, batches_max, bytes_max) == _expected(log, offset)
-    assert log.read_heads(log.offset_high_watermark, batches_max=1, bytes_max=1) is None
+        for limits in (
+            ALL_HEADS,
+            ALL_HEADS._replace(batches_max=7),
+            ALL_HEADS._replace(read_bytes_max=1),
+            ALL_HEADS._replace(span_bytes_max=1),
+            ALL_HEADS._replace(span_bytes_max=150 * KIB),
+        ):
+            assert _walked(log, offset, limits) == _expected(log, offset)
+    assert log.read_heads(log.offset_high_watermark, HeadLimits(1, 1, 1)) is None
 
 
 async def test_records_of_large_batches_are_not_read() -> None:
@@ -107,11 +116,19 @@ async def test_records_of_large_batches_are_not_read() -> None:
     files = stepped.files
     assert isinstance(files, CountingFiles)
     files.read_bytes = 0
-    stored = stepped.log.read_heads(0, batches_max=1000, bytes_max=64 * 1024 * KIB)
+    stored = stepped.log.read_heads(0, ALL_HEADS)
     assert stored is not None
     assert len(stored.heads) == 50
-    assert files.read_bytes < 700 * KIB, "one window of many small batches at first, then a few kilobytes for each"
+    assert files.read_bytes < 300 * KIB, "a few kilobytes for each"
     assert stored.read_bytes <= files.read_bytes, "finding the first one takes a read of its own"
+
+
+async def test_of_large_batches_no_more_are_looked_at_than_there_is_room_for() -> None:
+    log = _written([_batch(number, 100 * KIB, 200) for number in range(50)]).log
+    for room_bytes, count in ((1, 1), (250 * KIB, 3), (4096 * KIB, 41)):
+        stored = log.read_heads(0, ALL_HEADS._replace(span_bytes_max=room_bytes))
+        assert stored is not None
+        assert len(stored.heads) == count
 
 
 @pytest.mark.parametrize("place", ["statistics", "records"])
@@ -129,7 +146,7 @@ async def test_after_a_restart_batches_are_checked_before_their_statistics_are_b
     with quiet_logs():
         log, _ = open_log(files, stepped.committer, recovery_offset=stepped.log.offset_next, was_clean=True)
         with pytest.raises(CorruptRecordError, match=r"byte .*checksum"):
-            log.read_heads(0, batches_max=100, bytes_max=4096 * KIB)
+            log.read_heads(0, ALL_HEADS)
 
 
 async def test_what_was_checked_once_is_not_read_whole_again() -> None:
@@ -140,5 +157,5 @@ async def test_what_was_checked_once_is_not_read_whole_again() -> None:
     log, _ = open_log(files, stepped.committer, recovery_offset=stepped.log.offset_next, was_clean=True)
     expected = _expected(log, 0)
     files.read_bytes = 0
-    assert _walked(log, 0, 1000, 64 * 1024 * KIB) == expected
+    assert _walked(log, 0, ALL_HEADS) == expected
     assert files.read_bytes < 800 * KIB
