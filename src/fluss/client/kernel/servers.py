@@ -126,7 +126,7 @@ class Bootstrap:
         except TimeoutError:
             raise NetworkError(f"{text} was not resolved within {self._connect_timeout_s:g} s") from None
         except (OSError, UnicodeError) as error:
-            raise _InvalidAddressError(f"Invalid bootstrap address '{text}': cannot resolve it: {error}") from None
+            raise _InvalidAddressError(f"Invalid bootstrap address '{text}': cannot resolve it: {error.strerror}") from None
 
 
 class ServerPool:
