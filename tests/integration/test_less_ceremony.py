@@ -254,6 +254,23 @@ def test_partitions_are_not_looked_for_when_that_is_turned_off(
 # What a newcomer tries
 
 
+async def test_a_loop_over_a_scanner_that_reads_nothing_is_an_error(
+    plain: blocking.FlussConnection, own_tables: Tables
+) -> None:
+    table = log_table(plain, own_tables)
+    for create in (table.new_scan().create_log_scanner, table.new_scan().create_record_batch_log_scanner):
+        with create() as scanner, pytest.raises(fluss.FlussError, match=r"No buckets subscribed.* subscribe_all\(\)"):
+            next(iter(scanner))
+    async with fluss.connect(plain.config()) as connection:
+        other = await (await connection.get_table(table.table_path)).new_scan().create_log_scanner()
+        with pytest.raises(fluss.FlussError, match="No buckets subscribed"):
+            await anext(aiter(other))
+        other.subscribe_all()
+        other.unsubscribe(0)
+        with pytest.raises(fluss.FlussError, match="No buckets subscribed"):
+            await anext(aiter(other))
+
+
 def test_a_schema_alone_makes_a_table(plain: blocking.FlussConnection) -> None:
     admin = plain.get_admin()
     for name, schema in (("fluss.of_arrow", SCHEMA), ("fluss.of_a_schema", fluss.Schema(SCHEMA, primary_keys=["id"]))):
@@ -271,9 +288,7 @@ def test_columns_and_single_rows_are_no_rows(plain: blocking.FlussConnection, ow
             writer.append_many(columns)
     with pytest.raises(TypeError, match="got one dict; put it into a list if it is a row"):
         writer.append_many({"id": 1})
-    with pytest.raises(
-        TypeError, match="expected a pandas DataFrame, got DataFrame of polars; write_arrow and"
-    ):
+    with pytest.raises(TypeError, match="expected a pandas DataFrame, got DataFrame of polars; write_arrow and"):
         writer.write_pandas(pl.DataFrame({"id": [1]}))
 
 
