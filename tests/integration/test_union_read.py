@@ -29,6 +29,7 @@ from tests.integration.keyed_tables import Tables, by_key, delete, tables_of, up
 
 pytest.importorskip("pyiceberg", reason="a lake needs pyiceberg")
 
+from fluss.lake.fluss_rows import LakeRows  # needs pyiceberg
 from tests.lake_tiering import lake_table_of, tier  # needs pyiceberg
 
 LAKE = {"table.datalake.enabled": "true"}
@@ -244,6 +245,36 @@ def test_log_tables_are_read_exactly_whatever_happens(union: Tables, plain: Tabl
                     same.to_arrow(filter=col("id") >= low)
                 )
     assert sorted_rows(table.to_arrow()) == sorted_rows(same.to_arrow())
+
+
+def test_only_files_that_changes_can_touch_are_read_with_their_keys(
+    union: Tables, plain: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = keyed(union, ENGINES[0], bucket_count=2)
+    for first in (0, 100, 200):
+        upsert(table, [[key, "old", key] for key in range(first, first + 50)])
+        tier(table)
+    read: list[tuple[list[str], int]] = []
+    file_batches = LakeRows.file_batches
+
+    def recorded(self: LakeRows, files: Any, **more: Any) -> Any:
+        files = list(files)
+        read.append((list(self._names), len(files)))
+        return file_batches(self, files, **more)
+
+    monkeypatch.setattr(LakeRows, "file_batches", recorded)
+
+    def files_read() -> dict[str, int]:
+        read.clear()
+        assert sorted_rows(table.to_arrow(["b"])) == sorted_rows(plain.again(table).to_arrow(["b"]))
+        return {" ".join(names): count for names, count in read if count}
+
+    # Nothing has changed, so that keys do not matter.
+    assert files_read() == {"b": 6}
+    upsert(table, [[key, "new", key] for key in range(300, 320)])
+    assert files_read() == {"b": 6}
+    upsert(table, [[key, "new", -key] for key in range(240, 260)])
+    assert files_read() == {"b": 4, "b k": 2}
 
 
 def test_many_changes_are_merged_in_several_steps(

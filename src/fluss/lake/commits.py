@@ -13,6 +13,7 @@ is tried again: the planner of the files must look at the new state first.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,7 +56,9 @@ OFFSETS_KEY: Final = "fluss-offsets"
 # {remote storage}/lake/{database}/{table}-{table id}/metadata/{uuid}.offsets
 _OFFSETS_FILE: Final = re.compile(r"-(\d+)/metadata/[^/]+\.offsets$")
 _MERGE_COUNT_KEY: Final = "commit.manifest.min-count-to-merge"
-_MERGE_COUNT: Final = 100
+_MERGE_COUNT: Final = 10
+# A manifest with so many files is not merged again: a merge costs the same in a large table.
+_MERGED_FILES_MAX: Final = 1000
 _MANIFEST_BYTES_KEY: Final = "commit.manifest.target-size-bytes"
 _MANIFEST_BYTES: Final = 8 << 20
 _CODEC: Final = "gzip"
@@ -199,20 +202,22 @@ class _SnapshotCommit:
         )
 
     def _merged(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        """Merge small manifests when there are many, so that plans and commits of long-lived tables stay quick.
+        """Merge manifests when there are many of about the same size, so that plans and commits stay quick.
 
-        One that was merged before has many files, and is not taken again: a merge costs the same in a large table.
+        So a file is written into a manifest again only when its manifest has grown tenfold, and there are a few
+        manifests of each size.
         """
-        count = int(self.table.properties.get(_MERGE_COUNT_KEY, _MERGE_COUNT))
+        count = max(int(self.table.properties.get(_MERGE_COUNT_KEY, _MERGE_COUNT)), 2)
         target_bytes = int(self.table.properties.get(_MANIFEST_BYTES_KEY, _MANIFEST_BYTES))
-        small: dict[tuple[ManifestContent, int], list[ManifestFile]] = {}
+        small: dict[tuple[ManifestContent, int, int], list[ManifestFile]] = {}
         for manifest in manifests:
             file_count = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
-            is_small = manifest.manifest_length < target_bytes and file_count < count
+            is_small = manifest.manifest_length < target_bytes and file_count < _MERGED_FILES_MAX
             # Those of this snapshot have no sequence number yet, and stay as they are.
             if is_small and manifest.added_snapshot_id != self.snapshot_id:
-                small.setdefault((manifest.content, manifest.partition_spec_id), []).append(manifest)
-        for (content, spec_id), merged in small.items():
+                size = next(each for each in itertools.count() if file_count < count ** (each + 1))
+                small.setdefault((manifest.content, manifest.partition_spec_id, size), []).append(manifest)
+        for (content, spec_id, _), merged in small.items():
             if len(merged) < count:
                 continue
             entries = [

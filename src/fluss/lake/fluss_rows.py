@@ -1,15 +1,17 @@
 """Rows of a lake table as its Fluss table has them: the same columns, the same types, all deletes applied.
 
-Files from which nothing is deleted are read together by pyarrow's datasets, several at a time. From the others,
-deleted rows are cut out by their positions. What is left, files with deletes by key and tables whose columns were
-renamed, is read by ``scans``, which is slower.
+Parquet files are read together by pyarrow's datasets, several at a time, and rows that are deleted from them by their
+positions are cut out. What is left, files with deletes by key and tables whose columns were renamed, is read by
+``scans``, which is slower.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, LessThan
 from pyiceberg.expressions.visitors import bind, extract_field_ids
 from pyiceberg.io import FileIO
@@ -26,6 +29,7 @@ from pyiceberg.schema import Schema as LakeSchema
 from pyiceberg.schema import index_name_by_id
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import IntegerType, LongType
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.lake.arrow_conversion import arrow_schema, lake_array
@@ -40,6 +44,10 @@ from fluss.schema.schema import Schema
 _BATCH_ROWS: Final = 131_072
 _BATCHES_AHEAD: Final = 8
 _FILES_AHEAD: Final = 2
+# How a file is read: by a dataset with a condition, by one without, or by itself.
+_PLAIN: Final = 0
+_UNFILTERED: Final = 1
+_OTHER: Final = 2
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -112,20 +120,45 @@ class LakeRows:
 
         return sorted(files, key=place)
 
+    def select(self, names: Sequence[str]) -> LakeRows:
+        """Return the same rows with some of their columns. Names of other columns are passed over."""
+        chosen = copy(self)
+        chosen._fields = pa.schema([field for field in self._fields if field.name in names])
+        chosen._names = [name for name in self._names if name in names]
+        return chosen
+
     def batches(self, files: Iterable[LakeFile], *, offset_stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some of the files, in their order; with ``offset_stop`` only those before it in the log.
 
         Rows for which the predicate does not hold may be among them.
         """
+        return (batch for _, batch in self.file_batches(files, offset_stop=offset_stop))
+
+    def file_batches(
+        self, files: Iterable[LakeFile], *, offset_stop: int | None = None
+    ) -> Iterator[tuple[LakeFile, pa.RecordBatch]]:
+        """Yield what ``batches`` does, with the file that the rows are in."""
         condition = self._condition
         if offset_stop is not None:
             condition = And(condition, LessThan(OFFSET_COLUMN, offset_stop))
         reading = _Reading(self, condition)
         with reading_lake(self._table):
-            for group in _alike(files, self.is_plain):
-                for batch in reading.read(group):
+            for group in reading.grouped(files):
+                for file, batch in reading.read(group):
                     if batch.num_rows:
-                        yield self._fluss_batch(batch)
+                        yield file, self._fluss_batch(batch)
+
+    def number_bounds(self, file: LakeFile, name: str) -> tuple[int, int] | None:
+        """Return between which whole numbers the values of a column are in a file; None if that is not known."""
+        try:
+            field = self._lake_schema.find_field(name)
+        except ValueError:
+            return None
+        ends = [(bounds or {}).get(field.field_id) for bounds in (file.data.lower_bounds, file.data.upper_bounds)]
+        if not isinstance(field.field_type, IntegerType | LongType) or None in ends:
+            return None
+        lower, upper = (from_bytes(field.field_type, end) for end in ends)
+        return lower, upper
 
     def is_plain(self, file: LakeFile) -> bool:
         """Whether a file is Parquet that can be read as it is, by the names of its columns."""
@@ -157,35 +190,60 @@ class _Reading:
         # Positions by delete file, then by data file. Delete files belong to one bucket, and buckets come one by one.
         self._deletes: dict[str, dict[str, pa.ChunkedArray]] = {}
 
-    def read(self, files: Sequence[LakeFile]) -> Iterator[pa.RecordBatch]:
-        """Yield rows of files that are all plain, or of a single one."""
-        if self._rows.is_plain(files[0]):
-            return self._read_plain(files)
-        (file,) = files
-        if not self._rows._is_by_name or file.equality_deletes or file.data.file_format != FileFormat.PARQUET:
-            return self._rows._new_scan(self._condition, self._columns()).read_file(file)
-        return self._read_without_deleted(file)
+    def grouped(self, files: Iterable[LakeFile]) -> Iterator[list[LakeFile]]:
+        """Put files that follow each other together if they can be read together."""
+        for kind, group in groupby(files, self._kind):
+            if kind == _OTHER:
+                yield from ([file] for file in group)
+            else:
+                yield list(group)
 
-    def _read_plain(self, files: Sequence[LakeFile]) -> Iterator[pa.RecordBatch]:
-        yield from self._dataset(files).to_batches(
-            columns=self._columns(),
-            filter=self._arrow_condition(),
+    def _kind(self, file: LakeFile) -> int:
+        if self._rows.is_plain(file):
+            return _PLAIN
+        if not self._rows._is_by_name or file.equality_deletes or file.data.file_format != FileFormat.PARQUET:
+            return _OTHER
+        # Positions count all rows of a file, so that nothing may be left out of it by a condition.
+        return _PLAIN if self._condition == AlwaysTrue() else _UNFILTERED
+
+    def read(self, files: Sequence[LakeFile]) -> Iterator[tuple[LakeFile, pa.RecordBatch]]:
+        """Yield rows of a group of files, with the file that they are in."""
+        kind = self._kind(files[0])
+        if kind == _OTHER:
+            (file,) = files
+            for batch in self._rows._new_scan(self._condition, self._columns()).read_file(file):
+                yield file, batch
+            return
+        condition = self._arrow_condition()
+        if kind == _PLAIN:
+            yield from self._read_parquet(files, self._columns(), condition)
+            return
+        columns = [*dict.fromkeys([*self._columns(), *self._condition_columns()])]
+        for file, batch in self._read_parquet(files, columns, None):
+            yield file, batch.filter(condition)
+
+    def _read_parquet(
+        self, files: Sequence[LakeFile], columns: Sequence[str], condition: pc.Expression | None
+    ) -> Iterator[tuple[LakeFile, pa.RecordBatch]]:
+        """Yield the rows of Parquet files, without those that are deleted by position."""
+        paths = [self._path(file) for file in files]
+        by_path = dict(zip(paths, files, strict=True))
+        scanner = self._dataset(files, paths).scanner(
+            columns=columns,
+            filter=condition,
             batch_size=_BATCH_ROWS,
             batch_readahead=_BATCHES_AHEAD,
             fragment_readahead=_FILES_AHEAD,
         )
-
-    def _read_without_deleted(self, file: LakeFile) -> Iterator[pa.RecordBatch]:
-        deleted = self._deleted_positions(file)
-        condition = self._arrow_condition()
-        first = 0
-        # Positions count all rows of a file, so that nothing may be left out while it is read.
-        batches = self._dataset([file]).to_batches(
-            columns=[*dict.fromkeys([*self._columns(), *self._condition_columns()])],
-            batch_size=_BATCH_ROWS,
-            batch_readahead=_BATCHES_AHEAD,
-        )
-        for batch in batches:
+        current, first = None, 0
+        deleted = np.zeros(0, np.int64)
+        for tagged in scanner.scan_batches():
+            file, batch = by_path[tagged.fragment.path], tagged.record_batch
+            if not file.position_deletes:
+                yield file, batch
+                continue
+            if file is not current:
+                current, first, deleted = file, 0, self._deleted_positions(file)
             stop = first + batch.num_rows
             begin, end = np.searchsorted(deleted, [first, stop])
             if end > begin:
@@ -193,7 +251,7 @@ class _Reading:
                 kept[deleted[begin:end] - first] = False
                 batch = batch.filter(pa.array(kept))
             first = stop
-            yield batch if condition is None else batch.filter(condition)
+            yield file, batch
 
     def _columns(self) -> list[str]:
         # The rows have to be counted if none of the columns is there.
@@ -210,9 +268,12 @@ class _Reading:
             return None
         return expression_to_pyarrow(bind(self._schema, self._condition, True), self._schema)
 
-    def _dataset(self, files: Sequence[LakeFile]) -> ds.FileSystemDataset:
+    def _path(self, file: LakeFile) -> str:
+        path: str = PyArrowFileIO.parse_location(file.data.file_path, self._io.properties)[2]
+        return path
+
+    def _dataset(self, files: Sequence[LakeFile], paths: Sequence[str]) -> ds.FileSystemDataset:
         scheme, netloc, _ = PyArrowFileIO.parse_location(files[0].data.file_path, self._io.properties)
-        paths = [PyArrowFileIO.parse_location(file.data.file_path, self._io.properties)[2] for file in files]
         return ds.FileSystemDataset.from_paths(
             paths,
             schema=self._arrow_schema,
@@ -273,18 +334,3 @@ def _has_stable_names(table: IcebergTable) -> bool:
 def _first_offset(file: LakeFile, offset_id: int) -> int:
     bound = (file.data.lower_bounds or {}).get(offset_id)
     return -1 if bound is None else int.from_bytes(bound, "little", signed=True)
-
-
-def _alike(files: Iterable[LakeFile], is_plain: Any) -> Iterator[list[LakeFile]]:
-    """Put plain files together that follow each other; every other one is by itself."""
-    plain: list[LakeFile] = []
-    for file in files:
-        if is_plain(file):
-            plain.append(file)
-            continue
-        if plain:
-            yield plain
-            plain = []
-        yield [file]
-    if plain:
-        yield plain

@@ -24,6 +24,7 @@ from pyiceberg.transforms import BucketTransform
 from fluss.errors import ErrorCode, FlussError
 from fluss.lake.arrow_conversion import arrow_schema
 from fluss.lake.key_set import KeySet
+from fluss.lake.manifest_cache import cached_manifests
 from fluss.lake.schema_mapping import BUCKET_COLUMN
 
 _ALL: Final = AlwaysTrue()
@@ -95,7 +96,7 @@ class LakeScan:
         data: list[ManifestEntry] = []
         positions = DeleteFileIndex()
         equalities: dict[Any, list[tuple[int, DataFile]]] = {}
-        for entries in planner.plan_manifest_entries(self._manifests()):
+        for entries in planner.plan_manifest_entries(cached_manifests(self._snapshot, self._io)):
             for entry in entries:
                 file = entry.data_file
                 if file.content == DataFileContent.DATA:
@@ -105,11 +106,6 @@ class LakeScan:
                 else:
                     equalities.setdefault(_partition_key(file), []).append((entry.sequence_number, file))
         return [self._lake_file(entry, positions, equalities) for entry in data]
-
-    def _manifests(self) -> list[Any]:
-        assert self._snapshot is not None
-        manifests: list[Any] = self._snapshot.manifests(self._io)
-        return manifests
 
     def _lake_file(
         self,

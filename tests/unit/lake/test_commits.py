@@ -1,5 +1,6 @@
 """Files become rows of a lake table; other engines are the judges."""
 
+import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fluss.lake import directory_catalog
 from fluss.lake.commits import (
     LakeConflictError,
     commit_files,
@@ -17,6 +19,7 @@ from fluss.lake.commits import (
     tiering_properties,
 )
 from fluss.lake.data_files import FileLayout, write_equality_deletes, write_position_deletes
+from fluss.lake.directory_catalog import metadata_json
 from fluss.lake.key_positions import key_positions
 from fluss.lake.key_set import KeySet
 from fluss.lake.maintenance import expire_snapshots, remove_orphans
@@ -254,3 +257,59 @@ def test_numbers_that_are_all_different_are_written_without_a_dictionary(lake):
     with_dictionary = {each.path_in_schema for each in columns if "RLE_DICTIONARY" in each.encodings}
     assert "__bucket" in with_dictionary
     assert not {"id", "__offset"} & with_dictionary
+
+
+def test_manifests_stay_few_however_many_commits_there_are(lake):
+    table = lake.create(PATH, log_descriptor(properties={"iceberg.commit.manifest.min-count-to-merge": "3"}))
+    counts = []
+    for number in range(60):
+        commit_files(table, added=written(table, rows([number]), first_offset=number))
+        counts.append(len(manifests_of(table)))
+    # A few of each size, of which there are 1, 3, 9 and 27.
+    assert max(counts) <= 4 * 3
+    assert ids_of(lake.load(PATH).scan().to_arrow()) == list(range(60))
+
+
+def test_states_are_written_as_pyiceberg_writes_them(lake):
+    table = lake.create(PATH, log_descriptor(comment='"quoted" and ü'))
+    for number in range(3):
+        commit_files(table, added=written(table, rows([number])), properties={"who": f'"{number}" é'})
+        assert json.loads(b"".join(metadata_json(table.metadata))) == json.loads(table.metadata.model_dump_json())
+    expire_snapshots(table, older_than_ms=1 << 62)
+    assert json.loads(b"".join(metadata_json(table.metadata))) == json.loads(table.metadata.model_dump_json())
+    assert len(table.metadata.snapshots) == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"), [({}, 4), ({"iceberg.write.metadata.delete-after-commit.enabled": "false"}, 9)]
+)
+def test_old_states_of_a_table_are_deleted(lake, tmp_path, told, kept):
+    few = {"iceberg.write.metadata.previous-versions-max": "3"}
+    table = lake.create(PATH, log_descriptor(properties={**few, **told}))
+    for number in range(8):
+        commit_files(table, added=written(table, rows([number])))
+    assert len(list(tmp_path.rglob("v*.metadata.json"))) == kept
+    assert ids_of(lake.load(PATH).scan().to_arrow()) == list(range(8))
+
+
+def test_a_writer_that_slept_until_its_version_was_deleted_is_refused(lake, tmp_path, monkeypatch):
+    table = lake.create(PATH, log_descriptor(properties={"iceberg.write.metadata.previous-versions-max": "2"}))
+    commit_files(table, added=written(table, rows([0])))
+    sleeper = lake.load(PATH)
+    files = written(sleeper, rows([77]))
+    write = directory_catalog._write_durably
+    slept = []
+
+    def sleep_before_writing(path, pieces):
+        if not slept:
+            slept.append(path)
+            for number in range(1, 7):
+                commit_files(table, added=written(table, rows([number])))
+        write(path, pieces)
+
+    monkeypatch.setattr(directory_catalog, "_write_durably", sleep_before_writing)
+    with pytest.raises(LakeConflictError):
+        commit_files(sleeper, added=files)
+    assert slept
+    assert not (tmp_path / "warehouse/shop/orders/metadata/v3.metadata.json").exists()
+    assert ids_of(lake.load(PATH).scan().to_arrow()) == list(range(7))

@@ -10,9 +10,9 @@ import pyarrow as pa
 from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
 from fluss.client.fluss_table import FlussTable, context_of
 from fluss.client.kernel.decode import ScanColumns
+from fluss.client.scan.changed_rows import ChangedRows
 from fluss.client.scan.changelog_fold import ChangelogFold
 from fluss.client.scan.union_plan import UnionPlan, has_lake, lake_catalog, lake_rows, lake_table, plan_union
-from fluss.client.scan.union_read import merged_rows
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import PartitionSpec, TableInfo
 
@@ -80,8 +80,9 @@ def rows_with_changes(
     names = [column.name for column in with_keys.columns]
     for run in read_ranges(table, [changes], columns=names, idle_timeout_s=idle_timeout_s):
         fold.add(run)
-    for batch in merged_rows(fold, changes.bucket, lake.batches(files), with_keys, key_names):
-        yield batch.select(columns)
+    changed = ChangedRows(fold, changes.bucket, with_keys, key_names)
+    yield from changed.unchanged(lake.batches(files), wanted)
+    yield from changed.rows(wanted)
 
 
 def _columns(info: TableInfo, columns: Sequence[str], row_filter: RowFilter | None) -> ScanColumns:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from fluss.buffers import Int64Array
-from fluss.client.scan.changelog_fold import change_types, is_end_of_key, keyed_changes
+from fluss.client.scan.changelog_fold import change_types, is_end_of_key, is_later_row, keyed_changes
 from fluss.client.scan.records import RecordRun
 from fluss.row.arrow_arrays import BoolArray, bool_array, buffer_numbers, number_array
 from fluss.schema.offsets import ChangeType
@@ -55,14 +55,13 @@ class LastChanges:
 
     def add(self, run: RecordRun) -> None:
         """Add the next changes."""
-        changes = keyed_changes(run, self._key_positions, self._key_types)
+        kept = is_later_row(run)
+        changes = keyed_changes(run, self._key_positions, self._key_types, kept=kept)
         offsets = np.arange(run.base_offset, run.base_offset + run.count) if run.offsets is None else run.offsets
-        timestamps = np.full(run.count, run.timestamp_ms, np.int64)
+        offsets = offsets if kept is None else offsets[kept]
+        timestamps = np.full(changes.num_rows, run.timestamp_ms, np.int64)
         changes = changes.append_column(_OFFSET, number_array(offsets.astype(np.int64)))
         changes = changes.append_column(_TIMESTAMP, number_array(timestamps))
-        # What a row was before its update says nothing about what it is now.
-        kept = change_types(changes) != ChangeType.UpdateBefore
-        changes = changes if kept.all() else changes.filter(bool_array(kept))
         self._pending.append(changes)
         self._pending_rows += changes.num_rows
         if self._pending_rows >= max(self._pending_rows_min, 0 if self._folded is None else self._folded.num_rows):

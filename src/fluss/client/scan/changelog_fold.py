@@ -58,10 +58,7 @@ class ChangelogFold:
 
     def add(self, run: RecordRun) -> None:
         """Add the next changes of a bucket."""
-        changes = keyed_changes(run, self._key_positions, self._key_types)
-        # What a row was before its update says nothing about what it is now.
-        kept = change_types(changes) != ChangeType.UpdateBefore
-        changes = changes if kept.all() else changes.filter(bool_array(kept))
+        changes = keyed_changes(run, self._key_positions, self._key_types, kept=is_later_row(run))
         fold = self._buckets.setdefault(run.bucket, _BucketFold(changes.schema, self._keeps_deletes))
         fold.pending.append(changes)
         self._pending_rows += changes.num_rows
@@ -116,15 +113,34 @@ class _BucketFold:
         return self.folded.filter(bool_array(change_types(self.folded) != ChangeType.Delete))
 
 
-def keyed_changes(run: RecordRun, key_positions: Sequence[int], key_types: Sequence[DataType]) -> pa.Table:
+def is_later_row(run: RecordRun) -> BoolArray | None:
+    """Say of each change whether it has a row as it is afterwards; None if all have one.
+
+    What a row was before its update says nothing about what it is now.
+    """
+    if run.change_types is None:
+        return None
+    kept: BoolArray = run.change_types != ChangeType.UpdateBefore
+    return None if kept.all() else kept
+
+
+def keyed_changes(
+    run: RecordRun,
+    key_positions: Sequence[int],
+    key_types: Sequence[DataType],
+    *,
+    kept: BoolArray | None = None,
+) -> pa.Table:
     """Return changes with the bytes of their keys: ``key`` and ``change_type`` behind columns named by their numbers.
 
-    The columns have numbers because one may be wanted twice.
+    The columns have numbers because one may be wanted twice. Of the changes only those that are ``kept`` are returned.
     """
     batch, types = run.batch, run.change_types
     assert batch is not None
     if types is None:
         types = np.full(run.count, ChangeType.AppendOnly, np.uint8)
+    if kept is not None:
+        batch, types = batch.filter(bool_array(kept)), types[kept]
     columns = {str(position): column for position, column in enumerate(batch.columns)}
     key = encoded_keys(batch, key_positions, key_types)
     return pa.table({**columns, "key": key, "change_type": number_array(types)})

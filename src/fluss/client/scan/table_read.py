@@ -56,8 +56,8 @@ class TableReadOptions:
     partitions: Collection[str | PartitionSpec] | None = None
     # Some buckets, instead of partitions.
     buckets: Collection[TableBucket] | None = None
-    # Where logs are read from; those of other buckets are from their beginning.
-    starts: Mapping[TableBucket, int] | None = None
+    # Parts of logs, from where to where, instead of both.
+    ranges: Mapping[TableBucket, tuple[int, int]] | None = None
     # Shows how far the read is.
     progress: ProgressBar | None = None
 
@@ -89,12 +89,16 @@ class TableRead:
     async def begin(cls, cluster: Cluster, runtime: Runtime, info: TableInfo, options: TableReadOptions) -> TableRead:
         """Find out what there is, and how to read it. Runs on the loop of the cluster."""
         path, columns = info.table_path, options.columns
+        if options.ranges is not None:
+            pipeline = ScanPipeline(cluster, runtime, info, columns, predicate=options.predicate)
+            rows = _KeptRows(list(options.ranges), options.row_limit)
+            return cls(runtime, pipeline, options.ranges, rows, progress=options.progress)
         if options.buckets is None:
             buckets = await table_buckets(cluster, info, options.partitions, columns.row_filter)
         else:
             buckets = list(options.buckets)
         rows = _KeptRows(buckets, options.row_limit)
-        earliest = dict.fromkeys(buckets, EARLIEST_OFFSET) | dict(options.starts or {})
+        earliest = dict.fromkeys(buckets, EARLIEST_OFFSET)
         if not info.has_primary_key():
             pipeline = ScanPipeline(cluster, runtime, info, columns, predicate=options.predicate)
             return cls(runtime, pipeline, await bounds(cluster, path, earliest), rows, progress=options.progress)
@@ -127,6 +131,10 @@ class TableRead:
                 self._keep(run_blocking(self._read.step()))
                 yield from self._rows.take()
             yield from self._kept()
+
+    def close(self) -> None:
+        """End a read that is not wanted any more. One that has ended is left as it is."""
+        self._pipeline.close()
 
     @property
     def _is_done(self) -> bool:

@@ -15,6 +15,7 @@ rows of a primary key, and the whole log that is left.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -127,25 +128,25 @@ class _Planner:
         info = self.info
         # Before the snapshot: a partition that is dropped in between is in one of the answers.
         existing = await partition_infos(self.cluster, info.table_path) if info.is_partitioned() else []
-        snapshot = await readable_lake_snapshot(self.cluster, info.table_path)
-        if snapshot is None:
-            return None
         obstacle = self._obstacle()
         if obstacle is not None:
-            await self._require_all_in_fluss(existing, snapshot, obstacle)
+            snapshot = await readable_lake_snapshot(self.cluster, info.table_path)
+            if snapshot is not None:
+                await self._require_all_in_fluss(existing, snapshot, obstacle)
             return None
-        catalog = await lake_catalog(self.cluster, info)
-        lake, files, places = await self.runtime.offload(self._open_lake, catalog, snapshot.snapshot_id)
-        partition_ids = self._chosen(existing, places)
-        buckets = [
-            TableBucket.new_with_partition(info.table_id, partition_id, bucket_id)
-            for partition_id in partition_ids.values()
-            if partition_id != _NO_PARTITION_ID
-            for bucket_id in range(info.num_buckets)
-        ]
-        await find_unknown_leaders(self.cluster, info.table_path, buckets)
-        earliest = await bucket_offsets(self.cluster, info.table_path, buckets, OffsetSpec.earliest())
-        latest = await bucket_offsets(self.cluster, info.table_path, buckets, OffsetSpec.latest())
+        snapshot, catalog = await asyncio.gather(
+            readable_lake_snapshot(self.cluster, info.table_path), lake_catalog(self.cluster, info)
+        )
+        if snapshot is None:
+            return None
+        opening = self.runtime.offload(self._open_lake, catalog, snapshot.snapshot_id)
+        if info.is_partitioned():
+            lake, files, places = await opening
+            partition_ids = self._chosen(existing, places)
+            earliest, latest = await self._offsets(partition_ids)
+        else:
+            partition_ids = self._chosen(existing, ())
+            (lake, files, _), (earliest, latest) = await asyncio.gather(opening, self._offsets(partition_ids))
         plan = UnionPlan(
             info,
             snapshot.snapshot_id,
@@ -156,7 +157,7 @@ class _Planner:
             partitions=list(partition_ids),
             partition_ids={values: id_ for values, id_ in partition_ids.items() if id_ != _NO_PARTITION_ID},
         )
-        tiered = {bucket: snapshot.get_bucket_offset(bucket) for bucket in buckets}
+        tiered = {bucket: snapshot.get_bucket_offset(bucket) for bucket in latest}
         for bucket, offset in tiered.items():
             if offset is not None and offset < earliest[bucket] and not is_last:
                 raise _LakeMovedError
@@ -168,6 +169,25 @@ class _Planner:
         if info.has_primary_key():
             return self._with_changes(plan, tiered, earliest, latest)
         return self._with_logs(plan, tiered, earliest, latest)
+
+    async def _offsets(
+        self, partition_ids: Mapping[tuple[str, ...], int | None]
+    ) -> tuple[dict[TableBucket, int], dict[TableBucket, int]]:
+        """Ask where the logs of all buckets begin and end that Fluss has of these partitions."""
+        info = self.info
+        buckets = [
+            TableBucket.new_with_partition(info.table_id, partition_id, bucket_id)
+            for partition_id in partition_ids.values()
+            if partition_id != _NO_PARTITION_ID
+            for bucket_id in range(info.num_buckets)
+        ]
+        await find_unknown_leaders(self.cluster, info.table_path, buckets)
+        ends = (OffsetSpec.earliest(), OffsetSpec.latest())
+        earliest, latest = await asyncio.gather(
+            *(bucket_offsets(self.cluster, info.table_path, buckets, end) for end in ends)
+        )
+        # In the order of the buckets, which is that of the rows.
+        return earliest, {bucket: latest[bucket] for bucket in buckets}
 
     def _with_logs(
         self,

@@ -19,21 +19,19 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.types as pat
 
-import fluss.arrow_compute as pc
 from fluss.client.kernel.cluster import Cluster
-from fluss.client.kernel.decode import ScanColumns, filtered_rows
+from fluss.client.kernel.decode import filtered_rows
 from fluss.client.kernel.runtime import Runtime, is_blocking, run_blocking
-from fluss.client.scan.changelog_fold import ChangelogFold, change_types, encoded_keys
+from fluss.client.scan.changed_rows import ChangedRows, chosen_columns
+from fluss.client.scan.changelog_fold import ChangelogFold
 from fluss.client.scan.fetch.pipeline import ScanPipeline
 from fluss.client.scan.table_read import TableRead, TableReadOptions
 from fluss.client.scan.union_plan import UnionPlan, has_lake, plan_union
-from fluss.row.arrow_arrays import bool_array, joined_batches
-from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket, TableInfo
 
 if TYPE_CHECKING:
+    from fluss.lake.fluss_rows import LakeRows
     from fluss.lake.scans import LakeFile
 
 # Changes that are in memory at a time. A bucket that has more is read from Fluss, which has all its rows.
@@ -138,50 +136,57 @@ class UnionRead:
         plan = self._plan
         if plan is None:
             yield from self._rows
-            return
-        if not plan.info.has_primary_key():
-            yield from self._history(plan)
-            starts = {bucket: start for bucket, (start, _) in plan.tails.items()}
-            yield from self._from_fluss(plan, list(starts), starts, is_collected=is_collected)
-            return
-        in_fluss = list(plan.in_fluss)
+        elif plan.info.has_primary_key():
+            yield from self._current_rows(plan, is_collected=is_collected)
+        else:
+            yield from self._whole_log(plan, is_collected=is_collected)
+
+    def _whole_log(self, plan: UnionPlan, *, is_collected: bool) -> Iterator[pa.RecordBatch]:
+        # Begun before the files, so that it has come when they have been read; unless it may not be needed at all.
+        is_early = self._options.row_limit is None
+        tail = self._begin(plan, ranges=plan.tails) if plan.tails and is_early else None
+        try:
+            for stop, files in groupby(plan.files, lambda file: _stop_of(plan, file)):
+                yield from self._lake_rows(plan, files, offset_stop=stop)
+            if plan.tails:
+                tail = tail or self._begin(plan, ranges=plan.tails)
+                yield from _rows_of(tail, is_collected=is_collected)
+        finally:
+            if tail is not None:
+                tail.close()
+
+    def _current_rows(self, plan: UnionPlan, *, is_collected: bool) -> Iterator[pa.RecordBatch]:
         groups, too_many = _grouped_tails(plan)
-        in_fluss += too_many
         merged = {*plan.tails, *too_many}
         yield from self._lake_rows(plan, [file for file in plan.files if plan.bucket_of(file) not in merged])
         for tails in groups:
             yield from self._merged(plan, tails)
-        yield from self._from_fluss(plan, in_fluss, None, is_collected=is_collected)
+        in_fluss = [*plan.in_fluss, *too_many]
+        if in_fluss:
+            yield from _rows_of(self._begin(plan, buckets=in_fluss), is_collected=is_collected)
 
     # The lake
-
-    def _history(self, plan: UnionPlan) -> Iterator[pa.RecordBatch]:
-        """Yield what the lake has of a log table."""
-        for stop, files in groupby(plan.files, lambda file: _stop_of(plan, file)):
-            yield from self._lake_rows(plan, files, offset_stop=stop)
 
     def _lake_rows(
         self, plan: UnionPlan, files: Iterable[LakeFile], *, offset_stop: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        for batch in plan.lake.batches(files, offset_stop=offset_stop):
-            yield filtered_rows(_chosen(batch, self._unfiltered), self._columns)
+        """Yield rows of files as they are, without columns that only a merge needs."""
+        lake = plan.lake.select([column.name for column in self._unfiltered.columns])
+        for batch in lake.batches(files, offset_stop=offset_stop):
+            yield filtered_rows(chosen_columns(batch, self._unfiltered), self._columns)
 
     # Fluss
 
-    def _from_fluss(
+    def _begin(
         self,
         plan: UnionPlan,
-        buckets: Sequence[TableBucket],
-        starts: Mapping[TableBucket, int] | None,
         *,
-        is_collected: bool,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield what Fluss has of some buckets: logs from where they start, or current rows."""
-        if not buckets:
-            return
-        options = replace(self._options, buckets=buckets, starts=starts, partitions=None, progress=None)
-        read = self._runtime.run(TableRead.begin(self._cluster, self._runtime, plan.info, options))
-        yield from run_blocking(read.all_rows()) if is_collected else read.batches()
+        buckets: Sequence[TableBucket] | None = None,
+        ranges: Mapping[TableBucket, tuple[int, int]] | None = None,
+    ) -> TableRead:
+        """Begin to read what Fluss has of some buckets: parts of logs, or current rows."""
+        options = replace(self._options, buckets=buckets, ranges=ranges, partitions=None, progress=None)
+        return self._runtime.run(TableRead.begin(self._cluster, self._runtime, plan.info, options))
 
     # Both
 
@@ -194,74 +199,42 @@ class UnionRead:
         with contextlib.closing(pipeline):
             for run in pipeline.begin_bounded(tails).runs():
                 fold.add(run)
-        files: dict[TableBucket | None, list[LakeFile]] = {}
+        changed = {bucket: ChangedRows(fold, bucket, with_keys, key_names) for bucket in tails}
+        by_file: dict[str, ChangedRows] = {}
+        untouched: list[LakeFile] = []
+        touched: list[LakeFile] = []
         for file in plan.files:
-            files.setdefault(plan.bucket_of(file), []).append(file)
-        for bucket in tails:
-            for batch in merged_rows(fold, bucket, plan.lake.batches(files.get(bucket, ())), with_keys, key_names):
-                yield filtered_rows(_chosen(batch, self._unfiltered), self._columns)
+            bucket = plan.bucket_of(file)
+            if bucket is not None and bucket in changed:
+                by_file[file.data.file_path] = changes = changed[bucket]
+                (touched if _may_have(plan.lake, file, changes, key_names) else untouched).append(file)
+        yield from self._lake_rows(plan, untouched)
+        # The files of all buckets are read at the same time, as others are.
+        batches = plan.lake.file_batches(touched)
+        for changes, batches_of_bucket in groupby(batches, lambda pair: by_file[pair[0].data.file_path]):
+            rows = (batch for _, batch in batches_of_bucket)
+            for batch in changes.unchanged(rows, self._unfiltered):
+                yield filtered_rows(batch, self._columns)
+        for bucket_rows in changed.values():
+            for batch in bucket_rows.rows(self._unfiltered):
+                yield filtered_rows(batch, self._columns)
 
 
-def merged_rows(
-    fold: ChangelogFold,
-    bucket: TableBucket,
-    lake: Iterable[pa.RecordBatch],
-    with_keys: ScanColumns,
-    key_names: Sequence[str],
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a bucket: those of the lake whose keys have not changed, then those that have.
-
-    ``fold`` has the changes, with those that delete; all rows have the columns ``with_keys``.
-    """
-    changed = _Changed(fold.changes(bucket), with_keys, key_names)
-    yield from changed.without(_chosen(batch, with_keys) for batch in lake)
-    yield from changed.rows()
+def _rows_of(read: TableRead, *, is_collected: bool) -> Iterable[pa.RecordBatch]:
+    return run_blocking(read.all_rows()) if is_collected else read.batches()
 
 
-class _Changed:
-    """The last change of every key of a bucket, of those that have changed."""
-
-    def __init__(self, changes: pa.Table | None, with_keys: ScanColumns, key_names: Sequence[str]) -> None:
-        names = [column.name for column in with_keys.columns]
-        self._with_keys = with_keys
-        self._changes = changes
-        self._positions = [names.index(name) for name in key_names]
-        self._types = [with_keys.columns[position].data_type for position in self._positions]
-
-    def without(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of batches whose keys have not changed."""
-        changes = self._changes
-        if changes is None or not changes.num_rows:
-            yield from batches
-            return
-        # Keys of one column are compared as they are, which is quicker than by their bytes.
-        column = self._with_keys.arrow_schema.field(self._positions[0])
-        is_direct = len(self._positions) == 1 and _is_comparable(column.type)
-        keys = changes[str(self._positions[0]) if is_direct else "key"].combine_chunks()
-        # A search begins with an index of all keys, so it is made for as many rows as there are keys.
-        for rows in joined_batches(batches, len(keys)):
-            found = rows.column(self._positions[0]) if is_direct else encoded_keys(rows, self._positions, self._types)
-            is_changed = pc.is_in(found, value_set=keys)
-            yield rows.filter(pc.invert(is_changed)) if is_changed.true_count else rows
-
-    def rows(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that changed and are there."""
-        changes = self._changes
-        if changes is None:
-            return
-        there = changes.filter(bool_array(change_types(changes) != ChangeType.Delete))
-        schema = self._with_keys.arrow_schema
-        for batch in there.select(range(len(schema))).to_batches():
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+def _may_have(lake: LakeRows, file: LakeFile, changed: ChangedRows, key_names: Sequence[str]) -> bool:
+    """Whether a file may have rows that have changed, by the bounds of its key columns."""
+    for name in key_names:
+        keys, bounds = changed.number_range(name), lake.number_bounds(file, name)
+        if keys is not None and bounds is not None and (keys[1] < bounds[0] or bounds[1] < keys[0]):
+            return False
+    return True
 
 
 def _part(row_count: int, total: int) -> float:
     return min(row_count / max(total, 1), 1.0)
-
-
-def _is_comparable(key_type: pa.DataType) -> bool:
-    """Whether values of a type are the same key exactly if they are equal. Zero is not the same as minus zero."""
-    return not pat.is_floating(key_type) and not pat.is_nested(key_type)
 
 
 def _grouped_tails(
@@ -289,10 +262,3 @@ def _grouped_tails(
 def _stop_of(plan: UnionPlan, file: LakeFile) -> int | None:
     bucket = plan.bucket_of(file)
     return None if bucket is None else plan.offset_stops.get(bucket)
-
-
-def _chosen(batch: pa.RecordBatch, columns: ScanColumns) -> pa.RecordBatch:
-    """Return columns in their order, in which one may be twice."""
-    names = batch.schema.names
-    arrays = [batch.column(names.index(column.name)) for column in columns.columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=columns.arrow_schema)

@@ -1,0 +1,166 @@
+"""Rows of a lake, and the changes that have come since: which rows have changed, and what they are now.
+
+Most rows of a large table have not changed, and finding that out must cost less than reading them. Keys that are
+numbers are looked up in a table of bits first, by a hash; only the few that are found there are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pat
+
+import fluss.arrow_compute as pc
+from fluss.client.kernel.decode import ScanColumns
+from fluss.client.scan.changelog_fold import ChangelogFold, change_types, encoded_keys
+from fluss.row.arrow_arrays import BoolArray, bool_array, buffer_numbers, joined_batches, number_array, true_indexes
+from fluss.schema.offsets import ChangeType
+from fluss.schema.table import TableBucket
+
+Int64Array = npt.NDArray[np.int64]
+
+# A table has so many bits for each key, as long as it fits into the caches of a processor.
+_BITS_PER_KEY: Final = 32
+_TABLE_BITS_MIN: Final = 10
+_TABLE_BITS_MAX: Final = 20
+# An odd number with its bits spread: keys that differ in a few bits get other hashes.
+_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+class ChangedRows:
+    """The last change of every key of a bucket, of those that have changed.
+
+    ``fold`` has the changes, with those that delete, in the columns ``with_keys``.
+    """
+
+    def __init__(
+        self, fold: ChangelogFold, bucket: TableBucket, with_keys: ScanColumns, key_names: Sequence[str]
+    ) -> None:
+        names = [column.name for column in with_keys.columns]
+        self._changes = fold.changes(bucket)
+        self._positions = {name: names.index(name) for name in key_names}
+        self._types = [with_keys.columns[position].data_type for position in self._positions.values()]
+        self._numbers: dict[str, _NumberSet] = {}
+        if self._changes is None or not self._changes.num_rows:
+            return
+        for name, position in self._positions.items():
+            numbers = _numbers(self._changes[str(position)].combine_chunks())
+            if numbers is not None:
+                self._numbers[name] = _NumberSet(numbers)
+
+    def number_range(self, key_name: str) -> tuple[int, int] | None:
+        """Return the smallest and the largest value of a key column, None if it has no numbers."""
+        found = self._numbers.get(key_name)
+        return None if found is None else found.range
+
+    def unchanged(self, batches: Iterable[pa.RecordBatch], columns: ScanColumns) -> Iterator[pa.RecordBatch]:
+        """Yield ``columns`` of the rows whose keys have not changed. Batches have the key columns, too."""
+        changes = self._changes
+        if changes is None or not changes.num_rows:
+            yield from (chosen_columns(batch, columns) for batch in batches)
+            return
+        if len(self._numbers) == len(self._positions) == 1:
+            (name,) = self._numbers
+            for rows in batches:
+                yield _without(rows, self._numbers[name].find(_numbers_of(rows, name)), columns)
+            return
+        # Keys of one column are compared as they are, which is quicker than by their bytes.
+        (name, position), *others = self._positions.items()
+        is_direct = not others and _is_comparable(changes.schema.field(position).type)
+        keys = changes[str(position) if is_direct else "key"].combine_chunks()
+        # A search begins with an index of all keys, so it is made for as many rows as there are keys.
+        for rows in joined_batches(batches, len(keys)):
+            candidates = self._candidates(rows)
+            key_columns = rows.select(list(self._positions)).take(number_array(candidates))
+            found = (
+                key_columns.column(0) if is_direct else encoded_keys(key_columns, range(len(others) + 1), self._types)
+            )
+            yield _without(rows, candidates[true_indexes(pc.is_in(found, value_set=keys))], columns)
+
+    def _candidates(self, rows: pa.RecordBatch) -> Int64Array:
+        """Return the rows that may have changed, as far as their numbers tell."""
+        candidates: BoolArray = np.ones(rows.num_rows, bool)
+        for name, found in self._numbers.items():
+            candidates &= found.may_have(_numbers_of(rows, name))
+        return np.flatnonzero(candidates)
+
+    def rows(self, columns: ScanColumns) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that changed and are there; ``columns`` are the first of those of the changes."""
+        changes = self._changes
+        if changes is None:
+            return
+        there = changes.filter(bool_array(change_types(changes) != ChangeType.Delete))
+        schema = columns.arrow_schema
+        for batch in there.select(range(len(schema))).to_batches():
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
+class _NumberSet:
+    """A set of numbers. It is quick to say of most numbers that they are not in it."""
+
+    def __init__(self, numbers: Int64Array) -> None:
+        self._sorted = np.unique(numbers)
+        wanted = (len(self._sorted) * _BITS_PER_KEY).bit_length()
+        self._shift = np.uint64(64 - min(max(wanted, _TABLE_BITS_MIN), _TABLE_BITS_MAX))
+        self._bits = np.zeros(1 << (64 - int(self._shift)), bool)
+        self._bits[self._hash(self._sorted)] = True
+
+    @property
+    def range(self) -> tuple[int, int]:
+        return int(self._sorted[0]), int(self._sorted[-1])
+
+    def _hash(self, numbers: Int64Array) -> npt.NDArray[Any]:
+        return (numbers.view(np.uint64) * _MULTIPLIER) >> self._shift
+
+    def may_have(self, numbers: Int64Array) -> BoolArray:
+        """Say of each number whether it may be in the set."""
+        found: BoolArray = self._bits[self._hash(numbers)]
+        return found
+
+    def find(self, numbers: Int64Array) -> Int64Array:
+        """Return the positions of the numbers that are in the set."""
+        candidates = np.flatnonzero(self.may_have(numbers))
+        found = numbers[candidates]
+        places = np.minimum(np.searchsorted(self._sorted, found), len(self._sorted) - 1)
+        positions: Int64Array = candidates[self._sorted[places] == found]
+        return positions
+
+
+def chosen_columns(batch: pa.RecordBatch, columns: ScanColumns) -> pa.RecordBatch:
+    """Return columns in their order, in which one may be twice."""
+    names = batch.schema.names
+    arrays = [batch.column(names.index(column.name)) for column in columns.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.arrow_schema)
+
+
+def _without(rows: pa.RecordBatch, gone: Int64Array, columns: ScanColumns) -> pa.RecordBatch:
+    chosen = chosen_columns(rows, columns)
+    if not len(gone):
+        return chosen
+    kept = np.ones(rows.num_rows, bool)
+    kept[gone] = False
+    return chosen.filter(bool_array(kept))
+
+
+def _numbers_of(rows: pa.RecordBatch, name: str) -> Int64Array:
+    numbers = _numbers(rows.column(name))
+    assert numbers is not None, "rows of the lake have the types of the changes, and a key is never null"
+    return numbers
+
+
+def _numbers(column: pa.Array) -> Int64Array | None:
+    """Return values as numbers that are the same exactly if the values are; None if they are none."""
+    is_number = pat.is_signed_integer(column.type) or pat.is_temporal(column.type)
+    if not is_number or column.null_count:
+        return None
+    width = column.type.bit_width
+    return buffer_numbers(column, f"<i{width // 8}").astype(np.int64, copy=False)
+
+
+def _is_comparable(key_type: pa.DataType) -> bool:
+    """Whether values of a type are the same key exactly if they are equal. Zero is not the same as minus zero."""
+    return not pat.is_floating(key_type) and not pat.is_nested(key_type)
