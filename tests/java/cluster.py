@@ -53,6 +53,7 @@ _START_TIMEOUT_S: Final = 300.0
 _STOP_TIMEOUT_S: Final = 60.0
 # A table that the coordinator has not noticed by then was missed.
 _NOTICED_S: Final = 10.0
+_COORDINATOR_BEGINS: Final = "CoordinatorEventThread - Starting"
 _NEW_TABLE: Final = re.compile(r"New table: \S+ with id (\d+),")
 
 _JAAS: Final = "org.apache.fluss.security.auth.sasl.plain.PlainLoginModule required " + " ".join(
@@ -158,8 +159,10 @@ class JavaCluster:
     def restart_coordinator(self) -> None:
         """Stop the coordinator and start it again: it reads from ZooKeeper what there is."""
         self._end("coordinator", signal.SIGTERM)
+        begun = self.log_text("coordinator").count(_COORDINATOR_BEGINS)
         self._start("coordinator", _COORDINATOR)
-        self._until(lambda: _listens(self._ports["coordinator"][0]), "the coordinator")
+        # It answers before it knows any tablet server, and refuses new tables until then.
+        self._until(lambda: self.log_text("coordinator").count(_COORDINATOR_BEGINS) > begun, "the coordinator to begin")
         self._until(self._is_complete, "the coordinator to be known")
 
     @contextlib.contextmanager

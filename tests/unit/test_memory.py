@@ -210,3 +210,16 @@ for _ in range(10_000):
 assert gc.get_freeze_count() == 0
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+
+
+def test_a_server_that_is_alone_looks_for_cycles_less_often():
+    program = """
+import gc
+from fluss.memory import serve_alone
+
+usual = gc.get_threshold()
+serve_alone()
+assert gc.get_threshold()[0] >= 10 * usual[0], gc.get_threshold()
+assert gc.get_threshold()[1:] == usual[1:]
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)

@@ -16,12 +16,13 @@ blocks of everything over 64 KiB, so the frame is put together here (little-endi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -109,7 +110,7 @@ NO_COMPRESSION = ArrowCompression(CompressionType.NONE)
 def compress_message(message: pa.Buffer, compression: ArrowCompression) -> pa.Buffer | bytes:
     """Return the same message with compressed buffers; ``message`` itself must not be compressed.
 
-    Large bodies are compressed by several threads, as many as ``pyarrow.cpu_count()`` allows.
+    Large bodies are compressed by several threads, all of them together by as many as ``pyarrow.cpu_count()`` allows.
     """
     codec = compression.codec
     if codec is None:
@@ -181,14 +182,50 @@ def _examine_prefixes(message: memoryview, parsed: RecordBatchMessage, expansion
 def _compress_buffers(
     buffers: Sequence[memoryview], compression: ArrowCompression, *, with_threads: bool
 ) -> list[Sequence[BytesLike]]:
-    compress = partial(_compress_buffer, compression=compression)
-    if with_threads and pa.cpu_count() > 1:
-        try:
-            return list(_thread_pool().map(compress, buffers))
-        except RuntimeError:
-            # The interpreter is about to end, and starts no threads any more.
-            pass
-    return list(map(compress, buffers))
+    compressed: list[Sequence[BytesLike]] = [()] * len(buffers)
+    # The largest first: all threads are done at about the same time then.
+    waiting = deque(sorted(range(len(buffers)), key=lambda index: -len(buffers[index])))
+
+    def work() -> None:
+        while True:
+            try:
+                index = waiting.popleft()
+            except IndexError:
+                return
+            compressed[index] = _compress_buffer(buffers[index], compression)
+
+    if with_threads:
+        _with_helpers(work)
+    else:
+        work()
+    return compressed
+
+
+# The calls of ``_with_helpers`` that are under way; none of them in a forked process.
+_busy: set[object] = set()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_busy.clear)
+
+
+def _with_helpers(work: Callable[[], None]) -> None:
+    """Do work that threads take from each other, here and in as many others as there are idle processors.
+
+    Waking a thread costs as much as compressing some kilobytes. Threads that are busy with bodies of their own, as
+    those of a writer with several batches, do not wake others that would take their processors.
+    """
+    helpers: list[Future[None]] = []
+    # When the interpreter is about to end, it starts no threads any more.
+    with contextlib.suppress(RuntimeError):
+        helpers.extend(_thread_pool().submit(work) for _ in range(pa.cpu_count() - 1 - len(_busy)))
+    _busy.add(call := object())
+    try:
+        work()
+    finally:
+        _busy.discard(call)
+        for helper in helpers:
+            # One that has not begun by now has nothing left to do.
+            if not helper.cancel():
+                helper.result()
 
 
 def _compress_buffer(buffer: memoryview, compression: ArrowCompression) -> Sequence[BytesLike]:

@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, SizeLimitError
+from fluss.record import compression as compression_module
 from fluss.record.arrow_ipc import BodyCodec, parse_message
 from fluss.record.compression import (
     NO_COMPRESSION,
@@ -153,6 +155,33 @@ def test_threads_and_one_thread_make_the_same_bytes() -> None:
         threaded = [compress_message(plain, compression) for compression in (LZ4, ZSTD)]
         pa.set_cpu_count(1)
         assert [compress_message(plain, compression) for compression in (LZ4, ZSTD)] == threaded
+    finally:
+        pa.set_cpu_count(threads)
+
+
+def test_threads_that_compress_bodies_of_their_own_wake_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = wide_batch(30_000).serialize()
+    expected = compress_message(plain, ZSTD)
+    pools: list[ThreadPoolExecutor] = []
+    thread_pool, threads = compression_module._thread_pool, pa.cpu_count()
+
+    def noted_pool() -> ThreadPoolExecutor:
+        pools.append(thread_pool())
+        return pools[-1]
+
+    monkeypatch.setattr(compression_module, "_thread_pool", noted_pool)
+    try:
+        pa.set_cpu_count(2)
+        compress_message(plain, ZSTD)
+        assert len(pools) == 1
+        # As many as there are processors are at it already.
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(lambda _: compress_message(plain, ZSTD), range(40))) == [expected] * 40
+        assert not compression_module._busy
+        monkeypatch.setattr(compression_module, "_busy", {object()})
+        pools.clear()
+        assert compress_message(plain, ZSTD) == expected
+        assert not pools
     finally:
         pa.set_cpu_count(threads)
 
