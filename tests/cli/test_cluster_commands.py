@@ -192,3 +192,6 @@ def test_users_come_in_and_get_rights(fluss: FlussCommand, guarded: dict[str, st
         assert "alice" in fluss("acl", "ls", *admin, terminal=True).out
         assert "Revoked 2 rights" in fluss("acl", "revoke", "alice", *admin).out
         assert fluss.run("acl", "revoke", "alice", *admin).code == 3
+        granted = fluss("acl", "grant", "alice", "read", "--table", "t", *admin, terminal=True).out
+        assert "alice" in granted
+        assert "Revoked 1 right" in fluss("acl", "revoke", "alice", *admin, terminal=True).out

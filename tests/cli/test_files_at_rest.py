@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -114,3 +115,29 @@ def test_a_backup_is_checked_and_started_from(fluss: FlussCommand) -> None:
     assert "--data-dir" in fluss.run("backup", "restore", "nowhere").err
     refused = fluss.run("backup", "restore", "nowhere", "--data-dir", "new", "--port", "0", terminal=True)
     assert (refused.code, "nowhere" in refused.out) == (1, True)
+    with EmbeddedServer({"durability": "os", "remote.data.dir": str(fluss.home / "archive")}) as server:
+        environment = {"FLUSS_BOOTSTRAP_SERVERS": server.bootstrap_servers}
+        fluss("table", "create", "t", "-c", "id INT", environment=environment)
+        fluss("append", "t", text='{"id": 1}\n{"id": 2}\n', environment=environment)
+    checked = fluss("backup", "verify", "archive").out
+    assert "complete" in checked
+    assert checked in fluss("backup", "verify", "archive", terminal=True).out
+    restored = fluss.start(
+        "backup", "restore", "archive", "--data-dir", "new", "--port", "0", "--durability", "os", terminal=True
+    )
+    ready = re.search(r"ready on (\S+) ", restored.read_until(", durability os"))
+    assert ready is not None
+    assert fluss("head", "t", "--server", ready[1], "-f", "csv").lines == ["id", "1", "2"]
+    restored.interrupt()
+    restored.wait().ok()
+
+
+def test_a_table_with_a_lake_is_copied(fluss: FlussCommand) -> None:
+    lake = {"datalake.format": "iceberg", "datalake.iceberg.warehouse": str(fluss.home / "warehouse")}
+    with EmbeddedServer({"durability": "os", **lake}) as server:
+        fluss.environment = {"FLUSS_BOOTSTRAP_SERVERS": server.bootstrap_servers}
+        fluss("table", "create", "t", "-c", "id INT", "--property", "table.datalake.enabled=true")
+        fluss("append", "t", text='{"id": 1}\n')
+        assert fluss("copy", "fluss.t", "fluss.copied", "-f", "json").rows[0]["rows"] == 1
+        properties = fluss("table", "show", "copied", "-f", "json").rows[0]["properties"]
+        assert properties["table.datalake.enabled"] == "true"

@@ -8,11 +8,16 @@ import re
 import signal
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fluss import blocking
+from fluss.cli.kernel.session import Session
+from fluss.embedded import EmbeddedServer
+from fluss.errors import RequestTimeoutError
 from fluss.testing.waiting import eventually
 from tests.cli.runner import FlussCommand
 
@@ -24,6 +29,52 @@ def trips(fluss: FlussCommand, fluss_database: str) -> str:
     table = f"{fluss_database}.trips"
     fluss("table", "create", table, "-c", "id BIGINT", "-c", "city STRING", "-c", "km DOUBLE", "--buckets", "2")
     return table
+
+
+def test_the_end_of_a_load_takes_as_long_as_rows_are_stored() -> None:
+    """Closing has a limit. A server that stores, however slowly, must not come to it; one that has stopped must."""
+
+    class Writer:
+        def __init__(self, unsent: list[int]) -> None:
+            self.unsent = unsent
+            self.flushes = 0
+
+        def flush(self, timeout: float) -> None:
+            self.flushes += 1
+            if len(self.unsent) > 1:
+                self.unsent.pop(0)
+            if self.unsent[0]:
+                raise RequestTimeoutError("not yet")
+
+        def metrics(self) -> Writer:
+            return self
+
+        def values(self) -> dict[tuple[str, tuple[()]], int]:
+            return {("fluss_client_unsent_bytes", ()): self.unsent[0]}
+
+    def finished(unsent: list[int]) -> int:
+        session = Session()
+        writer = Writer(unsent)
+        session.__dict__["connection"] = writer
+        session.finish(cast("blocking.AppendWriter", writer))
+        assert "connection" not in session.__dict__
+        return writer.flushes
+
+    assert finished([9, 7, 5, 3, 1, 0]) == 5
+    assert finished([9, 7]) == 2
+    assert finished([0]) == 0
+
+
+@pytest.mark.slow
+def test_a_load_goes_on_while_a_slow_server_stores_it(fluss: FlussCommand) -> None:
+    rows = pa.table({"data": pa.array([os.urandom(1000) for _ in range(1000)], pa.binary())})
+    pq.write_table(rows, fluss.home / "rows.parquet")
+    with EmbeddedServer({"durability": "os", "quota.produce.bytes-per-second": "200kb"}) as server:
+        fluss.environment = {"FLUSS_BOOTSTRAP_SERVERS": server.bootstrap_servers}
+        fluss("table", "create", "t", "--from", "rows.parquet", "--buckets", "1")
+        options = ("-o", "request-timeout=2000", "-o", "writer.batch-size=65536")
+        assert fluss("load", "rows.parquet", "t", *options).out == "Loaded 1,000 rows into fluss.t.\n"
+        assert fluss("table", "stats", "t", "-f", "json").rows[0]["rows"] == 1000
 
 
 def ids(fluss: FlussCommand, table: str) -> list[int]:

@@ -7,6 +7,8 @@ import re
 import shlex
 import urllib.request
 
+import pytest
+
 from tests.cli.runner import FlussCommand
 
 
@@ -39,6 +41,21 @@ def test_a_server_says_how_it_is_stopped(fluss: FlussCommand) -> None:
     line = re.search(r"`fluss (stop [^`]+)` ends it", shown)
     assert line is not None, shown
     fluss(*shlex.split(line[1]))
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_server_in_the_foreground_ends_with_ctrl_c(fluss: FlussCommand, terminal: bool) -> None:
+    serving = fluss.start("serve", "--port", "0", "--data-dir", "here", "-D", "durability=os", terminal=terminal)
+    ready = re.search(r"ready on (\S+) ", serving.read_until(", durability os"))
+    assert ready is not None
+    assert fluss("db", "ls", "--server", ready[1]).lines[1].startswith("fluss ")
+    if terminal:
+        serving.send("\x03")
+    else:
+        serving.interrupt()
+    ended = serving.wait().ok()
+    assert "Traceback" not in ended.out + ended.err
+    assert (ended.out + ended.err).rstrip().endswith("stopped")
 
 
 def test_the_configuration_of_a_server_is_printed(fluss: FlussCommand) -> None:

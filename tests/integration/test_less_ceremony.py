@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -247,3 +249,63 @@ def test_partitions_are_not_looked_for_when_that_is_turned_off(
         scanner = made.get_table(keyed.table_path).new_scan().create_log_scanner()
         scanner.subscribe_all()
         assert scanner._discovery is None
+
+
+# What a newcomer tries
+
+
+async def test_a_loop_over_a_scanner_that_reads_nothing_is_an_error(
+    plain: blocking.FlussConnection, own_tables: Tables
+) -> None:
+    table = log_table(plain, own_tables)
+    for create in (table.new_scan().create_log_scanner, table.new_scan().create_record_batch_log_scanner):
+        with create() as scanner, pytest.raises(fluss.FlussError, match=r"No buckets subscribed.* subscribe_all\(\)"):
+            next(iter(scanner))
+    async with fluss.connect(plain.config()) as connection:
+        other = await (await connection.get_table(table.table_path)).new_scan().create_log_scanner()
+        with pytest.raises(fluss.FlussError, match="No buckets subscribed"):
+            await anext(aiter(other))
+        other.subscribe_all()
+        other.unsubscribe(0)
+        with pytest.raises(fluss.FlussError, match="No buckets subscribed"):
+            await anext(aiter(other))
+
+
+def test_a_schema_alone_makes_a_table(plain: blocking.FlussConnection) -> None:
+    admin = plain.get_admin()
+    for name, schema in (("fluss.of_arrow", SCHEMA), ("fluss.of_a_schema", fluss.Schema(SCHEMA, primary_keys=["id"]))):
+        admin.create_table(name, schema)
+        assert plain.get_table(name).get_table_info().schema.column_names == ["id", "name"]
+        admin.drop_table(name)
+    with pytest.raises(TypeError, match="table_descriptor must be TableDescriptor, got dict"):
+        admin.create_table("fluss.of_a_dict", {"id": "int"})
+
+
+def test_columns_and_single_rows_are_no_rows(plain: blocking.FlussConnection, own_tables: Tables) -> None:
+    writer = log_table(plain, own_tables).new_append().create_writer()
+    for columns in (pa.table({"id": [1]}), pd.DataFrame({"id": [1]}), pl.DataFrame({"id": [1]})):
+        with pytest.raises(TypeError, match=r"expected rows, got \w+ of \w+; use write_arrow, or upsert_arrow"):
+            writer.append_many(columns)
+    with pytest.raises(TypeError, match="got one dict; put it into a list if it is a row"):
+        writer.append_many({"id": 1})
+    with pytest.raises(TypeError, match="expected a pandas DataFrame, got DataFrame of polars; write_arrow and"):
+        writer.write_pandas(pl.DataFrame({"id": [1]}))
+
+
+def test_conditions_are_turned_around_and_taken_from_collections(
+    plain: blocking.FlussConnection, own_tables: Tables
+) -> None:
+    table = log_table(plain, own_tables)
+    table.new_append().create_writer().append_many([[number, "a"] for number in range(6)] + [[None, "b"]]).wait()
+    id_ = fluss.col("id")
+    for condition, expected in (
+        (~(id_ > 2), [0, 1, 2]),
+        (~((id_ > 2) | (id_ == 0)), [1, 2]),
+        (~id_.is_null(), [0, 1, 2, 3, 4, 5]),
+        (id_.isin({1, 4}), [1, 4]),
+        (id_.isin(pd.Series([1, 4])), [1, 4]),
+        (~id_.isin(range(5)), [5]),
+    ):
+        assert table.to_arrow(filter=condition)["id"].to_pylist() == expected, condition
+    with pytest.raises(TypeError, match="project_by_name takes names"):
+        table.new_scan().project(["id"])  # type: ignore[list-item]

@@ -27,11 +27,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 import numpy as np
 
 from fluss.errors import FlussError
+from fluss.options import suggestion
 from fluss.schema.schema import Schema, shown_names
 from fluss.schema.types import DataType, DecimalType, TypeRoot
 
@@ -94,6 +95,15 @@ _METHODS: Final = {
     LeafFunction.IN: "is_in",
     LeafFunction.NOT_IN: "not_in",
 }
+# Functions of which one holds where the other does not, unless both are unknown.
+_OPPOSITES: Final = {
+    LeafFunction.EQUAL: LeafFunction.NOT_EQUAL,
+    LeafFunction.LESS_THAN: LeafFunction.GREATER_OR_EQUAL,
+    LeafFunction.LESS_OR_EQUAL: LeafFunction.GREATER_THAN,
+    LeafFunction.IS_NULL: LeafFunction.IS_NOT_NULL,
+    LeafFunction.IN: LeafFunction.NOT_IN,
+}
+_OPPOSITES.update({other: function for function, other in _OPPOSITES.items()})
 TEXT_FUNCTIONS: Final = frozenset({LeafFunction.STARTS_WITH, LeafFunction.CONTAINS, LeafFunction.ENDS_WITH})
 SET_FUNCTIONS: Final = frozenset({LeafFunction.IN, LeafFunction.NOT_IN})
 TEXT_ROOTS: Final = frozenset({TypeRoot.CHAR, TypeRoot.STRING})
@@ -122,7 +132,7 @@ BoundPredicate: TypeAlias = BoundLeaf | BoundCompound
 
 
 class Predicate:
-    """A condition on the columns of a row. Made by ``col(...)`` and combined with ``&`` and ``|``."""
+    """A condition on the columns of a row. Made by ``col(...)`` and combined with ``&``, ``|`` and ``~``."""
 
     __slots__ = ()
 
@@ -132,6 +142,10 @@ class Predicate:
     def bind(self, schema: Schema) -> BoundPredicate:
         """Check the columns and literals against a schema; the first that does not fit is a ``FlussError``."""
         raise AssertionError(f"{type(self).__name__} cannot be bound")
+
+    def __invert__(self) -> Predicate:
+        """The opposite, which is unknown where the condition is; parts of texts have none (a TypeError)."""
+        raise AssertionError(f"{type(self).__name__} has no opposite")
 
     def and_(self, other: Predicate) -> Predicate:
         """Both conditions: ``a & b``."""
@@ -174,6 +188,12 @@ class LeafPredicate(Predicate):
         literals = tuple(self._bound(value, column.data_type) for value in self.literals)
         return BoundLeaf(self.function, column.column_id, index, column.data_type, literals)
 
+    def __invert__(self) -> Predicate:
+        opposite = _OPPOSITES.get(self.function)
+        if opposite is None:
+            raise TypeError(f"there is no opposite of {self!r}; write the condition as a text: \"NOT name LIKE 'a%'\"")
+        return LeafPredicate(self.column, opposite, self.literals)
+
     def _bound(self, value: Literal, data_type: DataType) -> BoundLiteral:
         if value is not None:
             return bind_literal(value, data_type, self.column)
@@ -200,6 +220,10 @@ class CompoundPredicate(Predicate):
 
     def bind(self, schema: Schema) -> BoundCompound:
         return BoundCompound(self.function, tuple(child.bind(schema) for child in self.children))
+
+    def __invert__(self) -> Predicate:
+        other = CompoundFunction.OR if self.function is CompoundFunction.AND else CompoundFunction.AND
+        return CompoundPredicate(other, tuple(~child for child in self.children), self.depth)
 
     def __repr__(self) -> str:
         symbol = " & " if self.function is CompoundFunction.AND else " | "
@@ -331,8 +355,20 @@ class ColumnRef:
     def __ge__(self, value: object) -> Predicate:
         return self.greater_or_equal(value)
 
+    def __and__(self, other: object) -> NoReturn:
+        # Python takes & and | before comparisons.
+        raise TypeError('a column cannot be combined; put each comparison in parentheses: (col("a") > 1) & (...)')
+
+    __rand__ = __or__ = __ror__ = __and__
+
     def __bool__(self) -> NoReturn:
         raise TypeError("a column has no truth value; compare it, and combine comparisons with & and |")
+
+    if not TYPE_CHECKING:
+        # Type checkers know the methods there are.
+        def __getattr__(self, name: str) -> NoReturn:
+            known = [each for each in dir(type(self)) if not each.startswith("_")]
+            raise AttributeError(f"a column has no method {name!r}{suggestion(name, known)}", name=name, obj=self)
 
     def __repr__(self) -> str:
         return f"col({self._name!r})"

@@ -84,29 +84,34 @@ logger = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a server until it is stopped, or another command; return the exit code."""
+    """Run a server until it is stopped, or another command; tell what goes wrong, and return the exit code."""
     words = sys.argv[1:] if argv is None else argv
     if words and words[0] == hash_password.COMMAND:
         return hash_password.main(words[1:])
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    log_to_stderr(arguments.log_level, arguments.log_format)
     try:
-        options = _options(arguments, parser)
-        for variable, hint in meaningless_variables(os.environ).items():
-            logger.warning("the environment variable %s is no option of the server%s", variable, hint)
-        if arguments.print_config:
-            sys.stdout.write(options.explained())
-            return 0
-        if arguments.verify_backup is not None:
-            return _verify_backup(arguments.verify_backup, options, parser)
-        if arguments.config is not None:
-            _warn_of_readable(arguments.config, options)
-        prepare_process(options)
-        run(_serve_until_signal(options))
+        return run_server(words)
     except (FlussError, OSError) as error:
         print(f"{_PROGRAM}: {error.message if isinstance(error, FlussError) else error}", file=sys.stderr)
         return 1
+
+
+def run_server(argv: Sequence[str]) -> int:
+    """Do what the arguments say, and return the exit code. What goes wrong is a FlussError or an OSError."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    log_to_stderr(arguments.log_level, arguments.log_format)
+    options = _options(arguments, parser)
+    for variable, hint in meaningless_variables(os.environ).items():
+        logger.warning("the environment variable %s is no option of the server%s", variable, hint)
+    if arguments.print_config:
+        sys.stdout.write(options.explained())
+        return 0
+    if arguments.verify_backup is not None:
+        return _verify_backup(arguments.verify_backup, options, parser)
+    if arguments.config is not None:
+        _warn_of_readable(arguments.config, options)
+    prepare_process(options)
+    run(_serve_until_signal(options))
     return 0
 
 

@@ -68,18 +68,22 @@ exit status: 0 if all went well, 1 if rounds failed (with --once) or the service
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command, and return its exit status."""
-    parser = _parser()
-    given = parser.parse_args(arguments)
-    logging.basicConfig(level=given.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    """Run the command, tell what went wrong, and return its exit status."""
     try:
-        check_pyspark()
-        options, lake_properties = _settings(given)
-        return _run(given, options, lake_properties)
+        return run(arguments)
     except (FlussError, ImportError) as error:
         message = error.message if isinstance(error, FlussError) else str(error)
         print(f"{_PROGRAM}: {message}", file=sys.stderr)
         return 1
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command, and return its exit status; what it cannot begin with is a FlussError or an ImportError."""
+    given = _parser().parse_args(arguments)
+    logging.basicConfig(level=given.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    check_pyspark()
+    options, lake_properties = _settings(given)
+    return _run(given, options, lake_properties)
 
 
 def _parser() -> argparse.ArgumentParser:

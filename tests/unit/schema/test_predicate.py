@@ -101,7 +101,7 @@ def test_filters_have_no_truth_value() -> None:
         lambda: 1 < col("c") < 5,
         lambda: bool(col("c")),
         lambda: hash(col("c")),
-        lambda: ~predicate,  # type: ignore[operator]
+        lambda: ~col("c"),  # type: ignore[operator]
         lambda: predicate & True,  # type: ignore[operator]
         lambda: predicate | None,  # type: ignore[operator]
         lambda: predicate.and_(5),  # type: ignore[arg-type]
@@ -240,6 +240,17 @@ def test_sets_are_any_collection() -> None:
     assert bound(col("c").is_in(number for number in (1, 2)), "int") == expected
     days = pa.array([dt.date(2026, 11, 16)])
     assert bound(col("c").not_in(days), "date") == bound(col("c").not_in(days.to_pylist()), "date")
+
+
+def test_mistakes_of_users_of_other_libraries_are_named() -> None:
+    with pytest.raises(TypeError, match="put each comparison in parentheses"):
+        assert col("a") == 1 & col("b") == 2  # type: ignore[comparison-overlap]  # the mistake
+    with pytest.raises(TypeError, match="put each comparison in parentheses"):
+        assert col("a") | col("b")
+    with pytest.raises(AttributeError, match="has no method 'startswith'; did you mean 'starts_with'"):
+        col("a").startswith  # type: ignore[attr-defined]  # noqa: B018 - the mistake
+    assert not hasattr(col("a"), "__len__")
+    assert pickle.loads(pickle.dumps(col("a"))).name == "a"
 
 
 def test_null_is_for_sets_only() -> None:

@@ -250,9 +250,9 @@ def verify_backup(session: Session, location: str, server_options: tuple[str, ..
     LOCATION is the 'remote.data.dir' of the server that made it. Options of a server that say how to reach it, such as
     --config FILE or -D KEY=VALUE, are passed on.
     """
-    from fluss.server.__main__ import main
+    from fluss.server.__main__ import run_server
 
-    return main(["--verify-backup", location, *server_options])
+    return run_server(["--verify-backup", _full_location(location), *server_options])
 
 
 @click.command(
@@ -271,7 +271,12 @@ def restore_backup(session: Session, location: str, data_dir: Path, server_optio
     It takes clients at once, and fetches what they ask for first. The server that made the backup is fenced off. More
     options of a server are passed on, as by `fluss serve`.
     """
-    from fluss.server.__main__ import main
+    from fluss.server.__main__ import run_server
 
     look_as_usual()
-    return main(["--data-dir", str(data_dir), "--restore-from", location, *server_options])
+    return run_server(["--data-dir", str(data_dir), "--restore-from", _full_location(location), *server_options])
+
+
+def _full_location(location: str) -> str:
+    """Return a URI as it is, and a path as servers take it."""
+    return location if "://" in location else str(Path(location).absolute())

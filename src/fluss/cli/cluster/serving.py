@@ -100,10 +100,10 @@ def serve(
         arguments += ["--http", *([http] if http else [])]
     arguments += server_options
     if not detach or "--print-config" in server_options:
-        from fluss.server.__main__ import main
+        from fluss.server.__main__ import run_server
 
         look_as_usual()
-        return main(arguments)
+        return run_server(arguments)
     _start_in_background(session, directory, arguments)
     return Exit.OK
 

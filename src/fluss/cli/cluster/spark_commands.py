@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +12,7 @@ import click
 
 from fluss.cli.kernel.commands import Command, Lazy, group
 from fluss.cli.kernel.exits import CommandError, Exit
+from fluss.cli.kernel.output import counted
 from fluss.cli.kernel.parameters import TABLE, names_of
 from fluss.cli.kernel.session import SERVERS_KEY, Session, pass_session
 
@@ -33,7 +34,7 @@ spark = group(
     ),
 )
 
-# What to do next, where Spark's own advice is about other tables than these.
+# What is not there, and what to do next: Spark's own advice is about other tables than these.
 _SPARK_STEPS: Final = {
     "TABLE_OR_VIEW_NOT_FOUND": "a table is named fluss.DATABASE.TABLE here, `fluss table ls` shows what there is",
     "SCHEMA_NOT_FOUND": "a database is named fluss.DATABASE here, `fluss db ls` shows what there is",
@@ -49,9 +50,25 @@ def _fluss_spark(session: Session, master: str | None, cores: int | None) -> Flu
     from fluss.spark import FlussSpark
     from fluss.spark import session as spark_session
 
+    _look_for_servers(session)
     options: dict[str, Any] = dict(session.client_options())
     servers = options.pop(SERVERS_KEY)
-    return FlussSpark(spark_session("fluss", cores=cores, master=master), bootstrap_servers=servers, **options)
+    with _waiting("Starting Spark"):
+        return FlussSpark(spark_session("fluss", cores=cores, master=master), bootstrap_servers=servers, **options)
+
+
+def _look_for_servers(session: Session) -> None:
+    """Raise what is wrong with the address or the login. Jobs wait ten minutes for servers, and Spark for nothing."""
+    session.connection.get_admin().get_server_nodes()
+
+
+def _waiting(what: str) -> AbstractContextManager[Any]:
+    """Show at a terminal what takes seconds in which nothing else is shown."""
+    if not _is_shown():
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(f"{what} ...")
 
 
 @contextmanager
@@ -65,7 +82,8 @@ def _told_errors() -> Iterator[None]:
         lines = str(error).strip().splitlines()
         step = _SPARK_STEPS.get(error.getCondition() or "")
         raise CommandError(
-            f"{lines[0].rstrip('.') if lines else type(error).__name__}{f'; {step}' if step else ''}"
+            f"{lines[0].rstrip('.') if lines else type(error).__name__}{f'; {step}' if step else ''}",
+            Exit.FAILED if step is None else Exit.NOT_FOUND,
         ) from error
 
 
@@ -134,7 +152,8 @@ def load(
             progress=_is_shown(),
         )
     session.out.done(
-        f"Loaded {report.rows:,} rows of {report.files} files into {table} in {report.seconds:.1f} s.",
+        f"Loaded {counted(report.rows, 'row')} of {counted(report.files, 'file')} into {table} "
+        f"in {report.seconds:.1f} s.",
         table=table,
         files=report.files,
         rows=report.rows,
@@ -166,7 +185,7 @@ def export(
     with _told_errors():
         report = fs.export(table, path, progress=_is_shown(), **given)
     session.out.done(
-        f"Wrote {report.rows:,} rows of {table} to {path} in {report.seconds:.1f} s.",
+        f"Wrote {counted(report.rows, 'row')} of {table} to {path} in {report.seconds:.1f} s.",
         table=table,
         path=path,
         rows=report.rows,
@@ -218,10 +237,15 @@ def tier(session: Session, tier_options: tuple[str, ...]) -> int:
     """
     if find_spec("pyspark") is None:
         raise CommandError("this needs Spark: pip install 'flussbett[spark,lake]', and Java 17 or newer")
-    from fluss.spark.tier import main
+    from fluss.spark.tier import run
 
-    code = main([*tier_arguments(session), *tier_options])
-    return Exit.OK if code is None else int(code)
+    _look_for_servers(session)
+    if _is_shown():
+        session.out.note("Starting Spark ...")
+    try:
+        return run([*tier_arguments(session), *tier_options])
+    except ImportError as error:
+        raise CommandError(str(error)) from None
 
 
 def tier_arguments(session: Session) -> list[str]:

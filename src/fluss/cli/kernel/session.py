@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +31,8 @@ DEFAULT_DATABASE: Final = "fluss"
 # People do not wait two minutes for a machine that is not there. Programs have `-o connect-timeout=...`.
 _CONNECT_TIMEOUT_MS: Final = "15000"
 _PASSWORD_CHARS_MAX: Final = 64 * 1024
+# A server that takes longer than this for a single batch is taken for one that has stopped.
+_STORED_S: Final = 10.0
 
 
 @dataclass
@@ -140,6 +143,24 @@ class Session:
 
         connection = self._open.enter_context(wait_for(FlussConnection.create(self.config())))
         return wait_for(connection.get_table(path))
+
+    def finish(self, writer: blocking.AppendWriter | blocking.UpsertWriter) -> None:
+        """Wait until everything that was written is stored, and close; or raise what could not be stored, and why.
+
+        Closing gives what is left a limit, ``request-timeout``. That is for a server that has stopped to store: the
+        rest of a large file may take longer, and waits as long as some of it is stored every now and then.
+        """
+        from fluss.errors import RequestTimeoutError
+
+        before, left = math.inf, self._unsent_bytes()
+        while 0 < left < before:
+            with suppress(RequestTimeoutError):
+                writer.flush(timeout=_STORED_S)
+            before, left = left, self._unsent_bytes()
+        self.close()
+
+    def _unsent_bytes(self) -> float:
+        return self.connection.metrics().values()["fluss_client_unsent_bytes", ()]
 
     def keep(self, context: Any) -> Any:
         """Enter a context that is left at the end of the call."""

@@ -157,16 +157,15 @@ class _Load:
 
     def run(self) -> int:
         """Write everything, and return how many rows there were."""
+        from fluss.blocking import UpsertWriter
         from fluss.cli.kernel.progress import WorkProgress
 
         table = self._session.table(self._table)
         rows = 0
         with WorkProgress(f"load {self._table}", self._total_bytes()) as progress:
-            write = (
-                table.new_upsert().create_writer().upsert_arrow_batch
-                if table.has_primary_key()
-                else table.new_append().create_writer().write_arrow_batch
-            )
+            has_key = table.has_primary_key()
+            writer = table.new_upsert().create_writer() if has_key else table.new_append().create_writer()
+            write = writer.upsert_arrow_batch if isinstance(writer, UpsertWriter) else writer.write_arrow_batch
             before = 0
             for file, file_format in self._files:
                 size = _size(file)
@@ -180,8 +179,7 @@ class _Load:
                     else:
                         progress.update(rows, before)
                 before += size
-        # Closing sends the rest, and tells what could not be stored.
-        self._session.close()
+            self._session.finish(writer)
         return rows
 
     def _total_bytes(self) -> int | None:

@@ -177,6 +177,7 @@ def _write_rows(
     session: Session, table: str, rows: Sequence[str], rejects: str | None, *, partial: Sequence[str] = ()
 ) -> tuple[int, int]:
     """Write JSON objects, each as soon as it is there, and return how many were written and rejected."""
+    from fluss.blocking import UpsertWriter
     from fluss.cli.rows.row_fitting import RejectFile
     from fluss.cli.rows.row_reading import FileReader, Rejected
     from fluss.errors import FlussError
@@ -184,10 +185,9 @@ def _write_rows(
     found = session.table(table)
     info = found.get_table_info()
     reader = FileReader(info.schema)
-    if info.has_primary_key():
-        write = found.new_upsert(list(partial) or None).create_writer().upsert
-    else:
-        write = found.new_append().create_writer().append
+    has_key = info.has_primary_key()
+    writer = found.new_upsert(list(partial) or None).create_writer() if has_key else found.new_append().create_writer()
+    write = writer.upsert if isinstance(writer, UpsertWriter) else writer.append
     names = list(partial) or info.schema.column_names
     written = 0
     with RejectFile(rejects) as reject:
@@ -205,8 +205,7 @@ def _write_rows(
                 reject(Rejected(place, reason, text.strip()))
                 continue
             written += 1
-        # Closing sends the rest, and tells what could not be stored.
-        session.close()
+        session.finish(writer)
         return written, reject.count
 
 
@@ -310,5 +309,5 @@ def delete(session: Session, table: str, keys: tuple[str, ...]) -> None:
     for _, text in _given_rows(keys):
         writer.delete(key_of(text.rstrip("\r\n"), info, info.primary_keys))
         count += 1
-    session.close()
+    session.finish(writer)
     session.out.done(f"Deleted {count:,} key{'' if count == 1 else 's'} of {table}.", table=table, keys=count)

@@ -29,7 +29,7 @@ from fluss.protocol.convert import (
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo, DatabaseSummary
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.schema import Column, column_from_arrow, shown_names
+from fluss.schema.schema import Column, Schema, column_from_arrow, shown_names
 from fluss.schema.serde import database_to_json, table_to_json
 from fluss.schema.table import PartitionInfo, PartitionSpec, SchemaInfo, TableBucket, TableInfo, TablePath, TableStats
 from fluss.schema.value_objects import string_dict, string_list
@@ -123,10 +123,18 @@ class CatalogAdmin(AdminCalls):
     # Tables
 
     async def create_table(
-        self, table_path: TablePath | str, table_descriptor: TableDescriptor, ignore_if_exists: bool | None = None
+        self,
+        table_path: TablePath | str,
+        table_descriptor: TableDescriptor | Schema | pa.Schema,
+        ignore_if_exists: bool | None = None,
     ) -> None:
-        """Create a table; code 8 if it exists, 4 if the database is missing, 15, 17 and others if it cannot be."""
-        descriptor = checked("table_descriptor", table_descriptor, TableDescriptor)
+        """Create a table; code 8 if it exists, 4 if the database is missing, 15, 17 and others if it cannot be.
+
+        A schema alone makes a table with the defaults of the server.
+        """
+        schema = Schema(table_descriptor) if isinstance(table_descriptor, pa.Schema) else table_descriptor
+        descriptor = TableDescriptor(schema) if isinstance(schema, Schema) else schema
+        checked("table_descriptor", descriptor, TableDescriptor)
         request = pb.CreateTableRequest(
             table_path=pb_table_path(checked_path(table_path)),
             table_json=table_to_json(descriptor),

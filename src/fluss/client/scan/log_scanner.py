@@ -530,6 +530,8 @@ class LogScanner(ServerMade, Generic[ItemT]):
     async def _poll_for_loop(self) -> Runs:
         with self._lock:
             self._check_usable()
+            if not self._pipeline.subscriptions and self._discovery is None:
+                raise FlussError("No buckets subscribed, so the loop would wait for ever; call subscribe_all() first")
             self._repeat_starts = None
         collect = self._collect_written if self._is_batch_scanner else self._collect_records
         return await self._pipeline.poller.poll(collect, _ITERATION_POLL_S)

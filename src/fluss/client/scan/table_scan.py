@@ -54,7 +54,10 @@ class TableScan:
         """Return these columns, by position, in this order; a column may be named more than once."""
         if isinstance(indices, str | bytes) or not isinstance(indices, Iterable):
             raise TypeError(f"indices must be a sequence of int, got {type(indices).__name__}")
-        positions = [int32("a column index", index) for index in indices]
+        given = list(indices)
+        if any(isinstance(index, str) for index in given):
+            raise TypeError("a column index must be int, got str; project_by_name takes names")
+        positions = [int32("a column index", index) for index in given]
         for position in positions:
             if position < 0:
                 raise OverflowError(f"a column index cannot be negative, got {position}")

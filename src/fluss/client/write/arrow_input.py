@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -98,6 +98,20 @@ def is_pandas(data: Any) -> bool:
     return type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns")
 
 
+def check_rows(rows: Any) -> None:
+    """Refuse columns, over which one can go as well, and one row, where rows are expected."""
+    if is_pandas(rows) or hasattr(rows, "__arrow_c_stream__"):
+        raise TypeError(f"expected rows, got {_shown_class(rows)}; use write_arrow, or upsert_arrow and delete_arrow")
+    if isinstance(rows, Mapping):
+        raise TypeError("expected rows, such as a list of dicts, got one dict; put it into a list if it is a row")
+
+
+def _shown_class(data: Any) -> str:
+    """Return a class with its library: all of them have a DataFrame."""
+    library = type(data).__module__.partition(".")[0]
+    return type(data).__name__ if library == "builtins" else f"{type(data).__name__} of {library}"
+
+
 def pandas_table(frame: Any, schema: Schema, *, holder: str, strict: bool) -> pa.Table:
     """Return a data frame of pandas as Arrow. Levels of its index count as columns if they have the name of one.
 
@@ -105,7 +119,8 @@ def pandas_table(frame: Any, schema: Schema, *, holder: str, strict: bool) -> pa
     converted by pyarrow, to the types of the schema and by its own rules.
     """
     if not is_pandas(frame):
-        raise TypeError(f"expected a pandas DataFrame, got {type(frame).__name__}")
+        hint = "; write_arrow and upsert_arrow take it" if hasattr(frame, "__arrow_c_stream__") else ""
+        raise TypeError(f"expected a pandas DataFrame, got {_shown_class(frame)}{hint}")
     levels = [name for name in frame.index.names if name in schema.column_names and name not in frame.columns]
     if levels:
         frame = frame.reset_index(level=levels)

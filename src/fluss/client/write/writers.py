@@ -249,6 +249,7 @@ class WriterBase:
 
     def _append_many(self, append: Callable[[Any], WriteResultHandle], rows: Iterable[Any]) -> WriteResultHandle:
         """Write rows one by one, and return the handle of all of them."""
+        arrow_input.check_rows(rows)
         writes: dict[int, PendingWrite] = {}
         count = 0
         try:

@@ -17,7 +17,13 @@ from fluss.row.arrow_arrays import estimated_row_bytes
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.offsets import OffsetSpec
 from fluss.schema.table import TableInfo, TablePath, spec_of_partition_name
-from fluss.schema.table_options import KV_STANDBY_REPLICA_ENABLED, REPLICATION_FACTOR, TABLE_PREFIX
+from fluss.schema.table_options import (
+    KV_STANDBY_REPLICA_ENABLED,
+    LAKE_PREFIX,
+    REPLICATION_FACTOR,
+    TABLE_OPTIONS,
+    TABLE_PREFIX,
+)
 from fluss.spark.bulk.copy_work import BucketPair, CheckWork, CopyWork, TableRef
 from fluss.spark.bulk.files import piece_bytes_for
 from fluss.spark.bulk.reports import BucketCheck, CopyReport, Listener, TableCopyReport
@@ -330,7 +336,7 @@ def _ranges(source: FlussTable) -> dict[str, tuple[tuple[int, int], ...]]:
 
 def _descriptor(info: TableInfo, changes: Mapping[str, str | None], state: CopyState) -> TableDescriptor:
     """Describe the target: as the source, but for some properties."""
-    properties = {key: text for key, text in info.properties.items() if key not in _NOT_COPIED}
+    properties = {key: text for key, text in info.properties.items() if not _is_of_cluster(key)}
     custom_properties = info.custom_properties
     for key, text in changes.items():
         changed = properties if key.startswith(TABLE_PREFIX) else custom_properties
@@ -346,6 +352,11 @@ def _descriptor(info: TableInfo, changes: Mapping[str, str | None], state: CopyS
         properties=properties,
         custom_properties={**custom_properties, STATE_PROPERTY: state.to_text()},
     )
+
+
+def _is_of_cluster(key: str) -> bool:
+    """Whether a property is a matter of the cluster: its replicas, and where its lake is, which it fills in itself."""
+    return key in _NOT_COPIED or (key.startswith(LAKE_PREFIX) and key not in TABLE_OPTIONS)
 
 
 def _weight(pairs: Sequence[BucketPair]) -> int:

@@ -153,6 +153,10 @@ class Subscriptions:
             subscription.is_active = False
         return removed
 
+    def __bool__(self) -> bool:
+        """Whether anything is read."""
+        return bool(self._current)
+
     def positions(self) -> dict[TableBucket, int]:
         """Return the offset of the next record of every bucket; FROM_SNAPSHOT where rows come first."""
         with self._lock:
