@@ -162,13 +162,20 @@ def _quoted(name: str) -> str:
 
 @contextmanager
 def duckdb_errors() -> Iterator[None]:
-    """Tell errors of DuckDB as those of the command; one of the client inside of them is told as itself."""
+    """Tell errors of DuckDB as those of the command, and a query that was interrupted as an interruption."""
     import duckdb
 
     try:
         yield
+    except duckdb.InterruptException:
+        raise KeyboardInterrupt from None
     except duckdb.Error as error:
         raise CommandError(_sentence(error)) from None
+    except RuntimeError as error:
+        # Ctrl-C while DuckDB works is for DuckDB, which has other errors in its own code.
+        if str(error) == "Query interrupted":
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _sentence(error: Exception) -> str:
