@@ -154,6 +154,7 @@ def test_tables_of_a_query_are_found_wherever_they_stand() -> None:
     assert sorted(tables_of(tree)) == [["a", "x"], ["b", "y"], ["f.parquet"], ["odd name"], ["z"]]
 
 
+@pytest.mark.slow
 def test_a_query_that_is_interrupted_is_no_reason_to_leave_the_shell(fluss: FlussCommand) -> None:
     shell = fluss.start("sql", terminal=True)
     shell.read_until_end("fluss> ")
