@@ -7,8 +7,10 @@ STAMP  := $(VENV)/.installed
 # The tests start hundreds of processes: without bytecode each would compile the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
+INSTALL_CHROMIUM := apt-get -o Acquire::Retries=1 -o Acquire::http::Timeout=20 update -qq && apt-get install -qq -y --no-install-recommends chromium
+
 .DEFAULT_GOAL := help
-.PHONY: help setup run story lake serve test test-repeat test-slow test-spark test-spark-versions test-oldest test-pythons test-remote test-page test-types check fmt interop interop-java crash chaos chaos-spark chaos-tiering chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs dist clean
+.PHONY: help setup run story lake serve test test-repeat test-slow test-spark test-spark-versions test-oldest test-pythons test-remote browser test-page test-types check fmt interop interop-java crash chaos chaos-spark chaos-tiering chaos-consumers soak model bench bench-compare measure-buckets fuzz proto docs dist clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
@@ -77,10 +79,14 @@ fmt: $(STAMP) ## Format the code
 interop: $(STAMP) ## The official clients pyfluss 0.1.0 and 1.0.0 against this server (part of make test)
 	@$(PY) -m pytest tests/interop
 
-test-page: $(STAMP) ## Test the page in a real browser (chromium) and its accessibility (SCREENSHOTS=dir keeps pictures)
-	@$(PY) -c 'import playwright' 2> /dev/null || $(PY) -m pip install --quiet --disable-pip-version-check playwright
-	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
-		&& apt-get update -qq && apt-get install -qq -y chromium > /dev/null; } || echo "there is no chromium, and no right to install it"
+browser: $(STAMP) ## Install what the page is tested with, chromium and playwright, where that is possible
+	@$(PY) -c 'import playwright' 2> /dev/null || $(PY) -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt playwright || echo "playwright could not be installed: tests of the page are skipped"
+	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null \
+		|| { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && timeout 240 sh -c '$(INSTALL_CHROMIUM)' > /dev/null; } \
+		|| echo "there is no chromium, and it could not be installed: tests of the page are skipped"
+
+test-page: browser ## Test the page in a real browser (chromium) and its accessibility (SCREENSHOTS=dir keeps pictures)
 	@command -v npm > /dev/null && { test -d .axe || npm install --silent --no-audit --prefix .axe axe-core; } || echo "without npm accessibility is not checked"
 	@$(if $(SCREENSHOTS),FLUSS_SCREENSHOTS=$(SCREENSHOTS)) $(PY) -m pytest -q -m "slow or not slow" tests/page tests/integration/test_http.py
 

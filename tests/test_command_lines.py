@@ -52,6 +52,14 @@ def test_extras_exist() -> None:
             assert set(names.split(",")) <= extras.keys(), (page, names)
 
 
+def test_addresses_of_the_package_have_labels_that_an_index_takes() -> None:
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    assert urls
+    for label, url in urls.items():
+        assert len(label) <= 32, f"PyPI refuses a label of {len(label)} characters: {label}"
+        assert url.startswith("https://"), url
+
+
 def test_modules_that_are_run_exist() -> None:
     for page, line in command_lines("python -m"):
         module = shlex.split(line)[2]

@@ -24,7 +24,7 @@ from fluss import blocking, embedded
 from tests.pages import ROOT
 
 sync_api = pytest.importorskip(
-    "playwright.sync_api", reason="the page is tested in a browser: `make test-page` installs playwright and chromium"
+    "playwright.sync_api", reason="the page is tested in a browser: `make browser` installs playwright and chromium"
 )
 expect = sync_api.expect
 slow = pytest.mark.slow
@@ -43,7 +43,7 @@ TABS = ["rows", "changelog", "lookup", "schema", "buckets", "consumers", "storag
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[object]:
     if CHROMIUM is None:
-        pytest.skip("there is no chromium: `make test-page` installs it, or apt-get install chromium")
+        pytest.skip("there is no chromium: `make browser` installs it, or apt-get install chromium")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser

@@ -1,17 +1,19 @@
 """How results are printed: columns for people, JSON lines or CSV for programs.
 
 On a terminal a table has a head in bold, and is cut to the width; through a pipe it is plain columns, for grep and awk.
-Colours are those of rich, which obeys NO_COLOR, and is loaded for a terminal only.
+Colours obey NO_COLOR.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final
 
+from fluss.cli.kernel.columns import cut_line, padded_line, widths_of, widths_within
 from fluss.cli.kernel.exits import ReaderGoneError
 from fluss.cli.kernel.values import csv_text, json_text, shown_lines, shown_text
 
@@ -105,44 +107,40 @@ class Output:
         if not sample and empty:
             self.note(empty)
             return 0
+        if not has_head:
+            return self._record_lines(sample)
+        head = [name.upper() for name in columns]
+        widths = widths_of([head, *sample])
         if self.is_terminal:
-            return self._rich_table(columns, sample, remaining, has_head=has_head)
-        heads = [[name.upper() for name in columns]] if has_head else []
-        widths = [max(map(len, column)) for column in zip(*heads, *sample, strict=True)] if heads or sample else []
-        count = self._lines(_padded(row, widths) for row in (*heads, *sample))
-        count += self._lines(_padded(_cells(row), widths) for row in remaining)
-        return count - len(heads)
+            widths = widths_within(widths, terminal_cells())
+            line_of, head_line = cut_line, shown_head(head, widths)
+        else:
+            line_of, head_line = padded_line, padded_line(head, widths)
+        self._lines([head_line])
+        count = self._lines(line_of(row, widths) for row in sample)
+        count += self._lines(line_of(_cells(row), widths) for row in remaining)
+        if len(widths) < len(head):
+            self.note(left_out(len(head) - len(widths)))
+        return count
 
-    def _rich_table(
-        self, columns: Sequence[str], sample: list[list[str]], remaining: Iterable[Sequence[Any]], *, has_head: bool
-    ) -> int:
+    def _record_lines(self, lines: Sequence[Sequence[str]]) -> int:
+        """Print names and values; at a terminal long values go on in the next line, below themselves."""
+        if not self.is_terminal:
+            widths = widths_of(lines)
+            return self._lines(padded_line(line, widths) for line in lines)
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
-        # What is cut off at the right can be seen with --format json.
-        console = Console(highlight=False, soft_wrap=False)
         # rich leaves only colours out.
-        bold = "" if os.environ.get("NO_COLOR") else "bold"
-        count = 0
-        batch = sample
-        is_first = True
-        rest = iter(remaining)
-        while batch or is_first:
-            table = Table(box=None, pad_edge=False, show_header=has_head and is_first, header_style=bold)
-            for number, name in enumerate(columns):
-                style = bold if not has_head and number == 0 else None
-                table.add_column(
-                    Text(name.upper()), style=style, no_wrap=has_head, overflow="ellipsis" if has_head else "fold"
-                )
-            for row in batch:
-                # Text, not markup: what is in a row means nothing to the terminal.
-                table.add_row(*map(Text, row))
-            console.print(table)
-            count += len(batch)
-            batch = [_cells(row) for row in islice(rest, _SAMPLE_ROWS)]
-            is_first = False
-        return count
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(style="" if os.environ.get("NO_COLOR") else "bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for line in lines:
+            # Text, not markup: what is in a value means nothing to the terminal.
+            table.add_row(*map(Text, line))
+        Console(highlight=False, soft_wrap=False).print(table)
+        return len(lines)
 
 
 class RowStream:
@@ -152,7 +150,7 @@ class RowStream:
         self._output = output
         self._columns = columns
         self._is_begun = False
-        self._widths: list[int] = []
+        self._widths = [0] * len(columns)
 
     def write(self, rows: Iterable[Sequence[Any]]) -> None:
         """Print rows, and see to it that they are seen."""
@@ -171,15 +169,34 @@ class RowStream:
         if not cells:
             return []
         head = [name.upper() for name in self._columns]
-        if not self._is_begun:
-            self._widths = [0] * len(head)
-            cells.insert(0, head)
-        self._widths = [max(width, *map(len, column)) for width, *column in zip(self._widths, *cells, strict=True)]
-        lines = [_padded(row, self._widths) for row in cells]
-        if not self._is_begun and self._output.is_terminal and not os.environ.get("NO_COLOR"):
-            lines[0] = f"\x1b[1m{lines[0].rstrip()}\x1b[0m\n"
-        self._is_begun = True
+        # They grow with what comes.
+        self._widths = list(map(max, self._widths, widths_of([head, *cells])))
+        is_first, self._is_begun = not self._is_begun, True
+        if not self._output.is_terminal:
+            return [padded_line(row, self._widths) for row in ([head, *cells] if is_first else cells)]
+        widths = widths_within(self._widths, terminal_cells())
+        lines = [cut_line(row, widths) for row in cells]
+        if is_first:
+            lines.insert(0, shown_head(head, widths))
+            if len(widths) < len(head):
+                self._output.note(left_out(len(head) - len(widths)))
         return lines
+
+
+def terminal_cells() -> int:
+    """Return how wide the terminal is."""
+    return shutil.get_terminal_size().columns
+
+
+def shown_head(head: Sequence[str], widths: Sequence[int]) -> str:
+    """Return the line above the columns, for a terminal."""
+    line = cut_line(head, widths)
+    return line if os.environ.get("NO_COLOR") else f"\x1b[1m{line[:-1]}\x1b[0m\n"
+
+
+def left_out(count: int) -> str:
+    """Say that there is more than fits."""
+    return f"{counted(count, 'more column')} would not fit; --format json shows all, and a wider terminal more"
 
 
 def counted(count: int, noun: str) -> str:
@@ -189,7 +206,3 @@ def counted(count: int, noun: str) -> str:
 
 def _cells(row: Sequence[Any]) -> list[str]:
     return [shown_text(value, _CELL_CHARS_MAX) for value in row]
-
-
-def _padded(row: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n"

@@ -126,7 +126,8 @@ class Bootstrap:
         except TimeoutError:
             raise NetworkError(f"{text} was not resolved within {self._connect_timeout_s:g} s") from None
         except (OSError, UnicodeError) as error:
-            raise _InvalidAddressError(f"Invalid bootstrap address '{text}': cannot resolve it: {error}") from None
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise _InvalidAddressError(f"Invalid bootstrap address '{text}': cannot resolve it: {reason}") from None
 
 
 class ServerPool:
