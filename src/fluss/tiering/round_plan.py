@@ -209,10 +209,18 @@ class _Planner:
 def _check_columns(info: TableInfo, lake_table: IcebergTable) -> None:
     present = {field.name for field in lake_table.schema().fields}
     missing = [name for name in [*info.schema.column_names, *SYSTEM_COLUMNS] if name not in present]
+    former = {field.name for schema in lake_table.metadata.schemas for field in schema.fields}
+    if missing and missing[0] in former:
+        raise FlussError(
+            f"The lake table of {info.table_path} has no column '{missing[0]}' any more: it was removed or renamed "
+            "there. Give a renamed one its name again. One that was removed and is added again is null in all rows "
+            "that the lake has; to have their values, drop the lake table and switch 'table.datalake.enabled' off and "
+            "on, which begins a new one with everything that Fluss still has"
+        )
     if missing:
         raise FlussError(
             f"The lake table of {info.table_path} has no column '{missing[0]}'; add it there, with its type and behind "
-            "the columns of the table"
+            "the columns of the table. It is null in the rows that the lake has already"
         )
     known = {*info.schema.column_names, *SYSTEM_COLUMNS}
     foreign = [field.name for field in lake_table.schema().fields if field.required and field.name not in known]

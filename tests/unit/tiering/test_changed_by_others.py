@@ -135,6 +135,31 @@ def test_columns_that_others_add_are_null_and_those_that_they_remove_are_missed(
         tier(table)
 
 
+def test_what_is_said_about_a_removed_column_is_right(lake_cluster: LakeCluster, name: str) -> None:
+    table = lake_cluster.create(name, EVENTS)
+    append(lake_cluster, name, 0, 10)
+    tier(table)
+    with lake_table(table).update_schema() as update:
+        update.delete_column("name")
+    append(lake_cluster, name, 10, 20)
+    with pytest.raises(FlussError, match=r"'name' any more.*added again is null in all rows that the lake has"):
+        tier(table)
+    with lake_table(table).update_schema() as update:
+        update.add_column("name", StringType())
+        update.move_after("name", "id")
+    assert tier(table).rows == 10
+    assert lake_table(table).scan().to_arrow().column("name").null_count == 10
+    assert not verify(table).is_right
+    # The other way: begin anew with what Fluss has.
+    shutil.rmtree(lake_table(table).location().removeprefix("file://"))
+    switch(lake_cluster, name, OFF)
+    switch(lake_cluster, name, LAKE)
+    table = lake_cluster.table(name)
+    assert tier(table).rows == 20
+    assert lake_table(table).scan().to_arrow().column("name").null_count == 0
+    assert verify(table).is_right
+
+
 def test_columns_may_have_dots_in_their_names(lake_cluster: LakeCluster, name: str) -> None:
     columns = pa.schema([("id", pa.int64()), ("a.b", pa.string()), ("a", pa.struct([("c", pa.int32())]))])
     table = lake_cluster.create(name, columns)

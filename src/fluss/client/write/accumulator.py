@@ -14,10 +14,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import takewhile
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -42,8 +41,7 @@ _MEMORY_SHARE: Final = 8
 _WAIT_STEP_S: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Callbacks:
+class Callbacks(NamedTuple):
     """What the accumulator calls, in any thread and without the lock. They must return soon."""
 
     # Blocks have been closed and are to be encoded.
@@ -52,12 +50,14 @@ class Callbacks:
     timer_needed: Callable[[], None]
 
 
-@dataclass(slots=True)
 class _Events:
     """What the callbacks are to be told once the lock is released."""
 
-    closed: list[Block] = field(default_factory=list)
-    needs_timer: bool = False
+    __slots__ = ("closed", "needs_timer")
+
+    def __init__(self) -> None:
+        self.closed: list[Block] = []
+        self.needs_timer = False
 
 
 class Accumulator:
@@ -189,9 +189,12 @@ class Accumulator:
         if self._memory.waiting_count:
             self._close(block, events)
 
-    def full_bytes(self, table: PhysicalTable, bucket_id: int | None) -> int:
-        """Return how many bytes of rows make a batch, or several for rows by key, of the size that the table wants."""
-        target_bytes = max(int(table.batch_size.target_bytes * FULL_RATIO), 1)
+    def full_bytes(self, table: PhysicalTable, bucket_id: int | None, *, full_ratio: float = FULL_RATIO) -> int:
+        """Return how many bytes of rows make a batch, or several for rows by key, of the size that the table wants.
+
+        The size of rows is an estimate, for which ``full_ratio`` leaves room; that of columns is known.
+        """
+        target_bytes = max(int(table.batch_size.target_bytes * full_ratio), 1)
         expanded_bytes = table.ratio.uncompressed(target_bytes)
         if bucket_id is BY_KEY:
             expanded_bytes *= min(table.bucket_count, _BUCKETS_PER_BLOCK_MAX)

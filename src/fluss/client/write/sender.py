@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import LEADERLESS_S_MAX, TableLeaders
@@ -65,8 +65,7 @@ class SenderSettings:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
+class _Sent(NamedTuple):
     """A batch in a request, where it came from and where it went."""
 
     batch: Batch

@@ -170,7 +170,7 @@ class WriterClient:
             bucket_id = table.bucket_for_arrow()
             blocks += (
                 self.accumulator.append_arrow(table, encoder, piece, bucket_id, owner)
-                for piece in slices(part, self.accumulator.full_bytes(table, bucket_id))
+                for piece in slices(part, self.accumulator.full_bytes(table, bucket_id, full_ratio=1.0))
             )
         return blocks
 

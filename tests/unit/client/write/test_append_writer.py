@@ -280,6 +280,15 @@ def test_large_batches_are_sent_in_pieces_and_the_handle_waits_for_all(server: W
     assert len(ids) < 20_000
 
 
+def test_an_arrow_batch_of_just_the_right_size_stays_whole(server: WriteServer) -> None:
+    server.add_table()
+    batch = table_of(list(range(4000))).to_batches()[0]
+    options = {"writer__batch_size": batch.nbytes, "writer__dynamic_batch_size__enabled": False}
+    with client_of(server, **options) as client:
+        client.writer().write_arrow_batch(batch).result(120)
+    assert [header.record_count for headers in server.headers.values() for header in headers] == [4000]
+
+
 def test_rows_and_arrow_of_one_thread_stay_in_order(server: WriteServer) -> None:
     server.add_table()
     with client_of(server) as client:
