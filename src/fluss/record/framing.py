@@ -45,6 +45,11 @@ def crc32c(data: BytesLike | UInt8Array | pa.Buffer, value: int = 0) -> int:
     return int(_crc32c(byte_view(data), value))
 
 
+def load_crc32c() -> None:
+    """Load the library now: a server may have no descriptor left for its files when it needs it."""
+    crc32c(b"")
+
+
 def crc32c_chain(parts: Iterable[BytesLike | UInt8Array | pa.Buffer]) -> int:
     """Return the checksum of buffers as if they were joined."""
     value = 0

@@ -1,6 +1,6 @@
 """How the descriptors of the process are shared out: to logs, to RocksDB, to connections.
 
-Logs have a fixed number (``storage.vfs``), RocksDB a quarter of all, and connections what is left.
+Logs have an eighth of all, RocksDB a quarter, and connections what is left.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from fluss.storage.vfs import DESCRIPTORS_MAX
 _WANTED: Final = 65_536
 # Of all descriptors, those of RocksDB.
 _ROCKSDB_SHARE: Final = 1 / 4
+# Those of logs, and as many as are worth it: opening a file that is written to again costs about as much as the write.
+_LOGS_SHARE: Final = 1 / 8
+_LOG_FILES_MAX: Final = 8192
 # The metadata, the event loop, the log, sockets that listen, libraries.
 _OTHERS: Final = 32
 # Connections that have been accepted and are about to be refused.
@@ -64,12 +67,20 @@ def rocksdb_files(stores_wanted: int, limit: int | None = None) -> RocksDbFiles:
     return RocksDbFiles(stores_max, per_store, per_shared_database)
 
 
+def log_files(limit: int | None = None) -> int:
+    """Return how many files of logs are kept open; never fewer than a few hundred, which are given up when needed."""
+    limit = _limit() if limit is None else limit
+    if limit == resource.RLIM_INFINITY:
+        return _LOG_FILES_MAX
+    return max(DESCRIPTORS_MAX, min(int(limit * _LOGS_SHARE), _LOG_FILES_MAX))
+
+
 def connections_possible(limit: int | None = None, *, has_http: bool = False) -> int:
     """Return how many connections of clients there are descriptors for beside files, and beside HTTP if it is on."""
     limit = _limit() if limit is None else limit
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
-    left = limit - DESCRIPTORS_MAX - int(limit * _ROCKSDB_SHARE) - _OTHERS - _ARRIVALS
+    left = limit - log_files(limit) - int(limit * _ROCKSDB_SHARE) - _OTHERS - _ARRIVALS
     if has_http:
         left -= http_connections_possible(limit) * _HTTP_DESCRIPTORS
     return max(_CONNECTIONS_MIN, left)

@@ -24,6 +24,7 @@ from typing import Final, Protocol
 
 from fluss.buffers import BytesLike, byte_view, new_memory
 
+# Files that are kept open unless the owner of the process has more to give.
 DESCRIPTORS_MAX: Final = 512
 # What a file is called until its new content is complete.
 TEMPORARY_SUFFIX: Final = ".tmp"
@@ -155,6 +156,9 @@ class OsFiles:
         self._descriptors_max = descriptors_max
         # By path as text: hashing a Path costs more than reading a few kilobytes.
         self._descriptors: OrderedDict[str, _Descriptor] = OrderedDict()
+        # Directory -> what of it is open: files, and directories that have any. So what lies below one of thousands of
+        # directories is found without a look at all the others.
+        self._entries: dict[str, set[str]] = {}
         # How often files were replaced, renamed or removed. A file that was opened meanwhile may be the old one.
         self._forget_count = 0
         self._lock = threading.Lock()
@@ -221,7 +225,7 @@ class OsFiles:
                 with suppress(OSError):
                     os.unlink(temporary)
                 raise
-            self._forget_file(path)
+            self.forget(path)
 
     def make_directory(self, path: Path, *, durably: bool = True) -> None:
         for attempt in range(_MAKE_ATTEMPTS):
@@ -252,7 +256,7 @@ class OsFiles:
     def remove(self, path: Path) -> None:
         with suppress(FileNotFoundError):
             os.unlink(path)
-        self._forget_file(path)
+        self.forget(path)
 
     def remove_tree(self, path: Path) -> None:
         with suppress(FileNotFoundError):
@@ -260,20 +264,13 @@ class OsFiles:
         self.forget(path)
 
     def forget(self, path: Path) -> None:
-        text = os.fspath(path)
-        below = text + os.sep
         with self._lock:
             self._forget_count += 1
-            for known in [known for known in self._descriptors if known == text or known.startswith(below)]:
-                self._drop(self._descriptors.pop(known))
-
-    def _forget_file(self, path: Path) -> None:
-        """Forget a file, below which there is nothing: that does not take a look at all that are open."""
-        with self._lock:
-            self._forget_count += 1
-            descriptor = self._descriptors.pop(os.fspath(path), None)
-            if descriptor is not None:
-                self._drop(descriptor)
+            found = [os.fspath(path)]
+            while found:
+                text = found.pop()
+                found += self._entries.get(text, ())
+                self._discard(text)
 
     def _open_to_write(self, path: Path, position: int) -> _Lent:
         if position:
@@ -330,7 +327,7 @@ class OsFiles:
         with self._lock:
             unused = next((text for text, kept in self._descriptors.items() if not kept.user_count), None)
             if unused is not None:
-                self._drop(self._descriptors.pop(unused))
+                self._discard(unused)
             return unused is not None
 
     def _keep(self, text: str, opened: _Descriptor, forget_count: int) -> _Descriptor:
@@ -344,9 +341,35 @@ class OsFiles:
             descriptor.user_count += 1
             if descriptor is not opened:
                 self._drop(opened)
-            elif len(self._descriptors) > self._descriptors_max:
-                self._drop(self._descriptors.popitem(last=False)[1])
+                return descriptor
+            self._enter(text)
+            if len(self._descriptors) > self._descriptors_max:
+                self._discard(next(iter(self._descriptors)))
             return descriptor
+
+    def _enter(self, text: str) -> None:
+        """Have the directories above a file lead to it."""
+        while (directory := os.path.dirname(text)) != text:
+            entries = self._entries.setdefault(directory, set())
+            is_known = bool(entries)
+            entries.add(text)
+            if is_known:
+                return
+            text = directory
+
+    def _discard(self, text: str) -> None:
+        """Drop the descriptor of a file, if there is one, and the directories that lead to no other."""
+        descriptor = self._descriptors.pop(text, None)
+        if descriptor is None:
+            return
+        self._drop(descriptor)
+        while (directory := os.path.dirname(text)) != text:
+            entries = self._entries[directory]
+            entries.discard(text)
+            if entries:
+                return
+            del self._entries[directory]
+            text = directory
 
     def _drop(self, descriptor: _Descriptor) -> None:
         descriptor.is_dropped = True

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.server.descriptors import connections_possible, http_connections_possible, rocksdb_files
+from fluss.server.descriptors import connections_possible, http_connections_possible, log_files, rocksdb_files
 from fluss.storage.kv import rocks
 from fluss.storage.kv.rocks import KvResources
 from fluss.storage.kv.store_settings import KvStoreSettings
@@ -19,6 +19,11 @@ def test_connections_are_fewer_than_descriptors_beside_files():
     assert 100 < connections_possible(1024) < 1024 - DESCRIPTORS_MAX
     assert connections_possible(65_536) > 10_000
     assert connections_possible(100) == 32
+
+
+def test_logs_keep_more_files_open_where_descriptors_are_many():
+    assert [log_files(limit) for limit in (1024, 4096, 65_536)] == [512, 512, 8192]
+    assert log_files(2**20) == log_files(resource.RLIM_INFINITY) == 8192
 
 
 @pytest.mark.parametrize(("limit", "count"), [(100, 8), (1024, 10), (8192, 256), (65_536, 256)])
@@ -34,7 +39,7 @@ def test_connections_of_http_have_descriptors_of_their_own(limit, count):
 def test_the_files_of_rocksdb_are_a_quarter_of_the_descriptors_at_most(limit, stores_wanted):
     files = rocksdb_files(stores_wanted, limit)
     assert files.total <= limit / 4
-    assert files.total + DESCRIPTORS_MAX + connections_possible(limit) < limit
+    assert files.total + log_files(limit) + connections_possible(limit) < limit
     assert min(stores_wanted, 4) <= files.stores_max <= stores_wanted
     assert files.files_per_store >= 20, "RocksDB would take more"
     assert files.files_per_shared_database >= 20

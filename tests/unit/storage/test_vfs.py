@@ -122,6 +122,27 @@ def test_forgetting_a_directory_spares_one_whose_name_only_begins_like_it(files:
     files.forget(tmp_path)
 
 
+def test_everything_below_a_directory_is_forgotten_and_nothing_beside_it(tmp_path: Path) -> None:
+    files = OsFiles(descriptors_max=5)
+    paths = [tmp_path / name for name in ("a/b/1", "a/b/2", "a/c/d/3", "a/4", "e/b/5")]
+    for path in paths:
+        files.make_directory(path.parent)
+        files.write(path, [b"x"], 0)
+    # The first one is pushed out, and nothing below its directory is left after the second.
+    files.write(tmp_path / "e" / "6", [b"x"], 0)
+    files.forget(paths[1])
+    assert sorted(open_descriptors(tmp_path)) == sorted(map(str, [*paths[2:], tmp_path / "e" / "6"]))
+    files.forget(tmp_path / "a" / "b")
+    assert files.descriptor_count == 4
+    files.forget(tmp_path / "a")
+    assert sorted(open_descriptors(tmp_path)) == sorted(map(str, [paths[4], tmp_path / "e" / "6"]))
+    files.write(paths[0], [b"y"], 0)
+    files.rename(tmp_path / "a", tmp_path / "f")
+    assert sorted(open_descriptors(tmp_path)) == sorted(map(str, [paths[4], tmp_path / "e" / "6"]))
+    files.forget(tmp_path.parent)
+    assert (files.descriptor_count, open_descriptors(tmp_path)) == (0, [])
+
+
 @pytest.mark.usefixtures("_busy_threads")
 def test_readers_get_the_right_bytes_while_others_push_their_descriptors_out(tmp_path: Path) -> None:
     files = OsFiles(descriptors_max=3)

@@ -22,6 +22,7 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.memory import LongLived, give_back_memory
 from fluss.metrics import Metrics
 from fluss.schema.predicate import FilterLimits
+from fluss.server.descriptors import log_files
 from fluss.server.kv.bucket import KvBucket
 from fluss.server.kv.kv_runtime import KvRuntime, KvSettings
 from fluss.server.model import (
@@ -149,7 +150,7 @@ class TabletManager:
         self._catalog = catalog
         self._settings = settings
         self._clock = clock
-        self._files = files or OsFiles()
+        self._files = files or OsFiles(descriptors_max=log_files())
         self._committer = Committer(self._files, is_synced=settings.is_fsync_required)
         self._checkpoints = Checkpoints(data_dir, self._files)
         self._disk_guard = DiskGuard(

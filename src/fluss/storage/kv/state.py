@@ -21,8 +21,13 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
+# What a flush needs and clients load late. A store that has no descriptor left could not load it any more.
+import pyarrow.compute  # noqa: F401
+
 from fluss.errors import KvDamagedError
-from fluss.record.framing import crc32c
+from fluss.record.framing import crc32c, load_crc32c
+
+load_crc32c()
 
 VERSION = 1
 _MAGIC = b"FKVS"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError, SizeLimitError
 from fluss.integers import INT32_MAX
+from fluss.record.framing import load_crc32c
 from fluss.record.log_batch import (
     NO_WRITER_ID,
     BatchOutline,
@@ -28,6 +29,8 @@ from fluss.storage.log.log_settings import LogSettings
 from fluss.storage.log.segment import Segment
 from fluss.storage.log.writer_state import WriterEntry, WriterState
 from fluss.storage.vfs import Files
+
+load_crc32c()
 
 
 class LogAppender:
