@@ -2,11 +2,16 @@
 
 Servers can skip no batch, so that all bytes travel in both cases; where batches have bounds they try. In turns; by the
 clock, and by the processor time of both ends together, which says more on a busy machine.
+
+Reads of one process get the memory that earlier ones have let go of. A program that reads a table once has the system
+hand out memory for every row that it keeps, so both are also measured in processes of their own.
 """
 
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -34,6 +39,18 @@ READS: dict[str, Callable[[blocking.FlussTable], int]] = {
         table.to_arrow(["id"], filter=f"amount <= {AMOUNT_MAX}").num_rows
     ),
 }
+# By the clock and by the processor, in a process that has read a few rows before.
+ONE_READ = """
+import sys, time
+from fluss import blocking
+with blocking.connect(sys.argv[1]) as connection:
+    table = connection.get_table(sys.argv[2])
+    table.to_arrow(filter="id >= 0", limit=1)
+    condition = sys.argv[3] or None
+    started, before = time.perf_counter(), time.process_time()
+    rows = table.to_arrow(filter=condition)
+    print(time.perf_counter() - started, time.process_time() - before)
+"""
 # What each is compared with.
 BASES = {"one column, 1 % of the rows by another": TWO_COLUMNS}
 
@@ -48,6 +65,7 @@ def measure() -> Iterator[tuple[str, float, str, str]]:
             table = _table(connection, compression, columns)
             kind = f"{compression}, with bounds" if columns else compression
             yield from _rows(kind, *_times(table, process))
+            yield _first_reads(kind, server.bootstrap_servers, str(table.table_path), process)
 
 
 def _table(connection: blocking.FlussConnection, compression: str, columns_with_bounds: str) -> blocking.FlussTable:
@@ -78,6 +96,28 @@ def _times(
             clock[what].append(time.perf_counter() - started)
             processor[what].append(time.process_time() + sum(server.cpu_times()[:2]) - before)
     return clock, processor, rows
+
+
+def _first_reads(kind: str, address: str, table: str, server: psutil.Process) -> tuple[str, float, str, str]:
+    """Read once in each of many processes."""
+    conditions = ("", f"amount <= {AMOUNT_MAX}")
+    clock, processor = defaultdict(list), defaultdict(list)
+    for _ in range(TURNS):
+        for condition in conditions:
+            before = sum(server.cpu_times()[:2])
+            program = [sys.executable, "-c", ONE_READ, address, table, condition]
+            done = subprocess.run(program, capture_output=True, text=True, check=True)
+            clock_s, processor_s = map(float, done.stdout.split())
+            clock[condition].append(clock_s)
+            processor[condition].append(processor_s + sum(server.cpu_times()[:2]) - before)
+    base, filtered = conditions
+    faster = [_median_ratio(times[base], times[filtered]) for times in (clock, processor)]
+    return (
+        f"1 % of the rows, in a process of its own ({kind})",
+        BATCHES * BATCH_ROWS / statistics.median(clock[filtered]) / 1e6,
+        "Mrows/s",
+        f"{faster[0]:.2f} of {ALL} by the clock, {faster[1]:.2f} by the processors",
+    )
 
 
 def _rows(

@@ -22,6 +22,7 @@ from fluss.protocol import api as apis
 from fluss.protocol.convert import pb_partition_spec, pb_table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import PartitionSpec
+from fluss.testing.waiting import eventually
 from tests.integration.keyed_tables import Tables, tables_of
 
 # Nothing may wait for it.
@@ -174,8 +175,9 @@ def test_a_table_that_was_dropped_fails_at_once_too(patient: Tables) -> None:
     writer.append([1]).result(600)
     admin = blocking.FlussAdmin._of(patient.admin)
     admin.drop_table(table.table_path)
+    # The servers of a cluster hear of it one after the other, and take rows until then.
     with pytest.raises(FlussError, match="does not exist") as caught:
-        writer.append([2]).result(600)
+        eventually(lambda: writer.append([2]).result(600))
     assert caught.value.error_code == ErrorCode.TABLE_NOT_EXIST
     admin.create_table(table.table_path, fluss.TableDescriptor(fluss.Schema(pa.schema([("id", pa.int64())]))))
     with pytest.raises(FlussError, match="was dropped and created again; get it anew to write to it"):

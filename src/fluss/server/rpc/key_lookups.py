@@ -56,7 +56,7 @@ _TOLD_CODES: Final[dict[int, int]] = {
     ErrorCode.CLIENT_ERROR: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION: ErrorCode.KV_STORAGE_EXCEPTION,
 }
-# From so many keys on it is faster not to look at them one by one.
+# From so many keys on it is faster not to look at them one by one. What comes from RocksDB comes as objects anyway.
 _MANY_KEYS_MIN: Final = 64
 # What is looked up on the event loop: a few microseconds for each key, and values that are quickly copied.
 _KEYS_AT_ONCE_MAX: Final = 128
@@ -303,7 +303,7 @@ class KvLookup:
 
 def _look_up(store: KvStore, read: BucketLookup, bytes_max: int) -> BytesLike:
     """Look up the keys of a bucket, and encode what there is. Runs in any thread."""
-    if len(read.keys) >= _MANY_KEYS_MIN:
+    if len(read.keys) >= _MANY_KEYS_MIN and store.has_memtable_rows:
         found = store.find(HashedKeys.from_list(read.keys), bytes_max=bytes_max)
         return encode_value_columns(*found.by_key(len(read.keys)))
     return encode_values(store.get_many(read.keys, bytes_max=bytes_max))

@@ -41,6 +41,11 @@ class StoreLookups:
     _is_database_empty: bool
     _value_bytes_max: int
 
+    @property
+    def has_memtable_rows(self) -> bool:
+        """Whether there are rows that have not been flushed: only then ``find`` is the faster way for many keys."""
+        return any(map(len, self._memtables))
+
     def find(self, keys: HashedKeys, *, pending: Sequence[Memtable] = (), bytes_max: int = sys.maxsize) -> FoundRows:
         """Return the newest rows of keys, as many as there are. More than ``bytes_max`` is a FlussError (13).
 
