@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -58,12 +57,16 @@ def packed_environment(tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(_TIMEOUT_S)
 def test_executors_use_the_environment_that_a_program_brings_along(
-    packed_environment: Path, connection: blocking.FlussConnection, bootstrap_servers: str, database: str
+    packed_environment: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    connection: blocking.FlussConnection,
+    bootstrap_servers: str,
+    database: str,
 ) -> None:
     (packed_environment / "program.py").write_text(PROGRAM)
     variables = {key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK", "PYTHON", "SPARK"))}
     # A home of its own, because executors leave their directories in it.
-    home = make_home(Path(tempfile.mkdtemp(dir=packed_environment)))
+    home = make_home(tmp_path_factory.mktemp("spark-home"))
     (home / "python").symlink_to(Path(pyspark.__file__).parent / "python")
     submit = str(home / "bin" / "spark-submit")
     options = ["--master", "local-cluster[2,1,1024]", "--driver-memory", "1g"]
