@@ -183,3 +183,21 @@ def test_a_terminal_sees_how_far_a_load_is(fluss: FlussCommand, trips: str) -> N
     assert f"load {trips}" in shown
     assert "rows/s" in shown
     assert fluss("load", "trips.parquet", trips).err == ""
+
+
+@pytest.mark.slow
+def test_a_load_that_is_interrupted_does_not_wait_for_a_server_that_has_stopped(fluss: FlussCommand) -> None:
+    with EmbeddedServer({"durability": "os"}, process=True) as server:
+        fluss.environment = {"FLUSS_BOOTSTRAP_SERVERS": server.bootstrap_servers}
+        fluss("table", "create", "t", "-c", "id INT", "-c", "city STRING")
+        loading = fluss.start("load", "-", "t", "--file-format", "csv", "-o", "request-timeout=600000")
+        # More than a pipe holds: when it is written, the command is reading.
+        loading.send("id,city\n" + "1,Bonn\n" * 200_000)
+        os.kill(server.process_id, signal.SIGSTOP)
+        try:
+            loading.send("2,Kiel\n" * 200_000)
+            loading.interrupt()
+            ended = loading.wait()
+        finally:
+            os.kill(server.process_id, signal.SIGCONT)
+    assert ended.code == 130, ended.err

@@ -159,6 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             sys.stdout.flush()
             return int(result) if isinstance(result, int) else Exit.OK
+        except (click.Abort, KeyboardInterrupt):
+            session.abandon()
+            raise
         finally:
             session.close()
     except click.exceptions.Exit as error:

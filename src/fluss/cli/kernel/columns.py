@@ -40,11 +40,11 @@ def widths_within(widths: Sequence[int], cells_max: int) -> list[int]:
     left = cells_max - len(GAP) - len(CUT)
     for width in widths:
         cut_width = min(width, _COLUMN_CELLS_MIN)
-        if cut_width > left and kept:
+        if cut_width > left:
             break
-        kept.append(max(min(cut_width, left), 1))
+        kept.append(cut_width)
         left -= cut_width + len(GAP)
-    return kept
+    return kept or [max(1, left)]
 
 
 def padded_line(row: Sequence[str], widths: Sequence[int]) -> str:

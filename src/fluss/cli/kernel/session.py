@@ -33,6 +33,8 @@ _CONNECT_TIMEOUT_MS: Final = "15000"
 _PASSWORD_CHARS_MAX: Final = 64 * 1024
 # A server that takes longer than this for a single batch is taken for one that has stopped.
 _STORED_S: Final = 10.0
+# Rows that were typed before Ctrl-C are stored in this time by a server that works.
+_ABANDONED_S: Final = 2.0
 
 
 @dataclass
@@ -165,6 +167,17 @@ class Session:
     def keep(self, context: Any) -> Any:
         """Enter a context that is left at the end of the call."""
         return self._open.enter_context(context)
+
+    def abandon(self) -> None:
+        """Close at once, for a user who has pressed Ctrl-C: what is not stored by then may be stored or not."""
+        from fluss.errors import FlussError
+
+        connection = self.__dict__.pop("connection", None)
+        if connection is not None:
+            with suppress(FlussError):
+                connection.close(timeout=_ABANDONED_S)
+        with suppress(FlussError):
+            self._open.close()
 
     def close(self) -> None:
         """Close what was opened; what was written is stored then, or the reason is raised."""

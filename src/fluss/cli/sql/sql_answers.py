@@ -17,22 +17,21 @@ def show(session: Session, answer: SqlAnswer, output: str | None) -> int | None:
             session.out.done(answer.sentence, done=answer.sentence)
         return None
     # DuckDB begins nothing else as long as an answer is open.
-    with answer.reader as reader:
+    with duckdb_errors(), answer.reader as reader:
         if output is not None:
             return _write(session, reader, output)
         names = _unique(reader.schema.names)
-        with duckdb_errors():
-            rows = (row for batch in reader for row in python_rows(batch))
-            if names == ["explain_key", "explain_value"] and session.out.format == "table":
-                # A plan is a drawing of many lines.
-                session.out.raw_lines(f"{plan}\n" for _, plan in rows)
-                return None
-            return session.out.rows(names, rows, empty="no rows")
+        rows = (row for batch in reader for row in python_rows(batch))
+        if names == ["explain_key", "explain_value"] and session.out.format == "table":
+            # A plan is a drawing of many lines.
+            session.out.raw_lines(f"{plan}\n" for _, plan in rows)
+            return None
+        return session.out.rows(names, rows, empty="no rows")
 
 
 def _write(session: Session, reader: pa.RecordBatchReader, output: str) -> int:
     count = 0
-    with duckdb_errors(), row_writer(output, format_of(output), reader.schema, {}) as write:
+    with row_writer(output, format_of(output), reader.schema, {}) as write:
         for batch in reader:
             write(batch)
             count += batch.num_rows

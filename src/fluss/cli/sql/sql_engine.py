@@ -57,8 +57,10 @@ class SqlEngine:
     def run(self, statement: str) -> SqlAnswer:
         """Run one statement."""
         with duckdb_errors():
-            parsed = self._duckdb.extract_statements(statement)[0]
-        kind = parsed.type.name
+            return self._run(statement)
+
+    def _run(self, statement: str) -> SqlAnswer:
+        kind = self._duckdb.extract_statements(statement)[0].type.name
         if kind == "CREATE" and statement.lstrip().lower().startswith("create table"):
             return self._create_table(statement)
         if kind not in _QUERIES and not (kind == "CREATE" and " view " in statement.lower()):
@@ -76,9 +78,8 @@ class SqlEngine:
         way = ""
         for parts in names:
             way = self._make_known(parts, tree if len(names) == 1 else None) or way
-        with duckdb_errors():
-            found = self._duckdb.sql(statement)
-            return SqlAnswer(None if found is None else found.to_arrow_reader(), way=way)
+        found = self._duckdb.sql(statement)
+        return SqlAnswer(None if found is None else found.to_arrow_reader(), way=way)
 
     def _create_table(self, statement: str) -> SqlAnswer:
         from fluss.cli.catalog.table_making import from_statement
@@ -123,11 +124,10 @@ class SqlEngine:
         self._name(parts, hidden)
 
     def _name(self, parts: list[str], hidden: str) -> None:
-        with duckdb_errors():
-            if len(parts) == 2:
-                self._duckdb.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(parts[0])}")
-            shown = ".".join(map(_quoted, parts))
-            self._duckdb.execute(f"CREATE OR REPLACE VIEW {shown} AS SELECT * FROM {_quoted(hidden)}")
+        if len(parts) == 2:
+            self._duckdb.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(parts[0])}")
+        shown = ".".join(map(_quoted, parts))
+        self._duckdb.execute(f"CREATE OR REPLACE VIEW {shown} AS SELECT * FROM {_quoted(hidden)}")
 
     def _is_known(self, parts: list[str]) -> bool:
         """Whether DuckDB itself has something of this name, such as a view of this session."""
@@ -162,13 +162,20 @@ def _quoted(name: str) -> str:
 
 @contextmanager
 def duckdb_errors() -> Iterator[None]:
-    """Tell errors of DuckDB as those of the command; one of the client inside of them is told as itself."""
+    """Tell errors of DuckDB as those of the command, and a query that was interrupted as an interruption."""
     import duckdb
 
     try:
         yield
+    except duckdb.InterruptException:
+        raise KeyboardInterrupt from None
     except duckdb.Error as error:
         raise CommandError(_sentence(error)) from None
+    except RuntimeError as error:
+        # Ctrl-C while DuckDB works is for DuckDB, which has other errors in its own code.
+        if str(error) == "Query interrupted":
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _sentence(error: Exception) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from fluss.cli.kernel.exits import CommandError, sentence_of
-from fluss.cli.kernel.output import FORMATS, Output
+from fluss.cli.kernel.output import FORMATS, Output, counted
 from fluss.cli.kernel.session import Session, full_name
 from fluss.cli.sql.sql_answers import show
 from fluss.cli.sql.sql_engine import SqlEngine
@@ -76,7 +76,7 @@ class SqlShell:
         # The first question to the cluster: what is wrong with it is told before a prompt.
         count = len(self._engine.tables())
         with _LineEditing(self._words):
-            self._session.out.say(f"{count} table{'' if count == 1 else 's'}; \\d lists them, \\? shows all commands.")
+            self._session.out.say(f"{counted(count, 'table')}; \\d lists them, \\? shows all commands.")
             pending = ""
             while True:
                 try:
