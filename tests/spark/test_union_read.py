@@ -56,7 +56,11 @@ def test_tables_are_read_with_their_lake(
     monkeypatch.setattr(native_lake, "NATIVE_ROWS_MIN", 1)
     native = fs.read(name)
     assert "parquet" in plan_of(native).lower()
+    assert "LocalTableScan" in plan_of(native), "a few keys that have changed are read on the driver"
     assert rows(native) == expected
+    monkeypatch.setattr(native_lake, "_FEW_CHANGES", 0)
+    assert "LocalTableScan" not in plan_of(fs.read(name))
+    assert rows(fs.read(name)) == expected
     assert native.schema.simpleString() == fs.read(name, mode="fluss").schema.simpleString()
     assert native.where("id = 95").select("name").collect() == [("new",)]
     assert rows(fs.read(name, columns=["name"], filter="id >= 88 AND name <> 'x'")) == sorted(

@@ -15,12 +15,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark
 from pyspark.sql.functions import broadcast, col, expr
 
+from fluss import FlussTable
+from fluss.client.bulk import LogRange, read_ranges
 from fluss.filter.lexer import quoted_name
-from fluss.schema.table import TableInfo
+from fluss.schema.table import TableBucket, TableInfo
 from fluss.schema.table_options import LAKE_ENABLED
 from fluss.schema.types import ArrayType, DataType, MapType, RowType, TypeRoot
 from fluss.spark.connections import open_table
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
 NATIVE_ROWS_MIN: Final = 200_000
 # With more changes than this the keys are too many to be sent to every task.
 _CHANGES_MAX: Final = 2_000_000
+# So many changes are read on the driver, if their keys are of types that Spark has as they are.
+_FEW_CHANGES: Final = 200_000
+_SIMPLE_KEYS: Final = frozenset({TypeRoot.INTEGER, TypeRoot.BIGINT, TypeRoot.STRING})
 # Spark reads local files without further libraries. Those of object stores may not be known to it.
 _SCHEMES: Final = frozenset({"", "file", "hdfs", "viewfs"})
 # Zero and minus zero are one key for a join of Spark, and two for Fluss.
@@ -85,9 +91,12 @@ def native_read(
     rows = _file_rows(session, info, plain, [*dict.fromkeys([*columns, *info.primary_keys])], options.filter)
     rest = replace(snapshot, lake=replace(snapshot.lake, is_rest=True))
     if change_count:
-        keys = replace(snapshot, ranges=changes, lake=None)
         fields = view_schema(info.schema, "changelog", info.primary_keys, is_case_sensitive=True)
-        changed = _loaded(session, source, given, keys, fields, table=f"{info.table_path}$changelog")
+        if change_count <= _FEW_CHANGES and _SIMPLE_KEYS.issuperset(_key_roots(info)):
+            changed = _few_keys(session, table, info, changes, fields, options)
+        else:
+            keys = replace(snapshot, ranges=changes, lake=None)
+            changed = _loaded(session, source, given, keys, fields, table=f"{info.table_path}$changelog")
         rows = rows.join(broadcast(changed), list(info.primary_keys), "left_anti")
     wanted = rows.select(*(col(quoted_name(field.name)).cast(field.dataType).alias(field.name) for field in schema))
     return wanted.unionByName(_loaded(session, source, given, rest, schema))
@@ -106,8 +115,28 @@ def _can_read(session: SparkSession, options: ReadOptions, info: TableInfo, colu
     if not options.is_case_sensitive and len({name.lower() for name in names}) < len(names):
         return False
     types = [info.schema.column(name).data_type for name in columns]
-    keys = [info.schema.column(name).data_type.root for name in info.primary_keys]
-    return not any(map(_has_time, types)) and _INEXACT_KEYS.isdisjoint(keys)
+    return not any(map(_has_time, types)) and _INEXACT_KEYS.isdisjoint(_key_roots(info))
+
+
+def _key_roots(info: TableInfo) -> list[TypeRoot]:
+    return [info.schema.column(name).data_type.root for name in info.primary_keys]
+
+
+def _few_keys(
+    session: SparkSession,
+    table: FlussTable,
+    info: TableInfo,
+    changes: Mapping[TableBucket, tuple[int, int]],
+    fields: spark.StructType,
+    options: ReadOptions,
+) -> DataFrame:
+    """Return the keys that have changed, read here: a scan of the source costs more than a few of them."""
+    names = list(info.primary_keys)
+    ranges = [LogRange(bucket, start, stop) for bucket, (start, stop) in changes.items()]
+    runs = read_ranges(table, ranges, columns=names, idle_timeout_s=options.poll_timeout_s)
+    schema = pa.schema([info.schema.to_arrow().field(name) for name in names])
+    keys = pa.Table.from_batches([run.batch for run in runs if run.batch is not None], schema)
+    return session.createDataFrame(keys.group_by(names).aggregate([]), fields)
 
 
 def _has_time(data_type: DataType) -> bool:
