@@ -42,6 +42,8 @@ _VALUE_FIELD: Final = 1
 _BUCKETS_REQ_FIELD: Final = 2
 _VALUE_TAG: Final = tag(_VALUE_FIELD, BYTES)[0]
 _NO_VALUE: Final = length_prefix(_LIST_FIELD, 0)
+# Up to so many keys, or values, of a bucket the runtime is faster: operations on arrays cost as much for a few.
+_FEW_MAX: Final = 64
 # What stands before a value depends on its size only. Those of sizes below this are made once.
 _REMEMBERED_BYTES_MAX: Final = 4096
 
@@ -51,10 +53,17 @@ _FieldProto: Final = descriptor_pb2.FieldDescriptorProto
 # Requests
 
 
-def lookup_request(table_id: int, keys: Mapping[tuple[int | None, int], EncodedRows]) -> EncodedMessage:
+def lookup_request(
+    table_id: int, keys: Mapping[tuple[int | None, int], EncodedRows], *, few_max: int = _FEW_MAX
+) -> EncodedMessage:
     """Return a LookupRequest for keys of some buckets, each known by the id of its partition, if any, and its own."""
     parts: Parts = [pb.LookupRequest(table_id=table_id).SerializeToString()]
     for (partition_id, bucket_id), wanted in keys.items():
+        if len(wanted) <= few_max:
+            entry = pb.PbLookupReqForBucket(partition_id=partition_id, bucket_id=bucket_id, keys=wanted.to_list())
+            encoded = entry.SerializeToString()
+            parts.append(length_prefix(_BUCKETS_REQ_FIELD, len(encoded)) + encoded)
+            continue
         header = pb.PbLookupReqForBucket(partition_id=partition_id, bucket_id=bucket_id).SerializeToString()
         fields = concat_rows(_prefixes(_KEY_FIELD, wanted.lengths), wanted).data
         parts += (length_prefix(_BUCKETS_REQ_FIELD, len(header) + len(fields)) + header, byte_view(fields))
@@ -190,9 +199,11 @@ def _with_undecoded_values() -> type[Message]:
 UNDECODED_VALUES: Final[MessageCodec[Any]] = MessageCodec(_with_undecoded_values())
 
 
-def values_of(entry: Any) -> EncodedRows:
+def values_of(entry: Any, *, few_max: int = _FEW_MAX) -> EncodedRows:
     """Return the value of each key of an entry of such an answer; one without bytes is one that was not found."""
     messages = list(entry.values)
+    if len(messages) <= few_max:
+        return _decoded(messages)
     rows = EncodedRows.from_list(messages)
     data, starts, ends = rows.data, rows.starts, rows.ends
     is_found = ends > starts
@@ -209,6 +220,11 @@ def values_of(entry: Any) -> EncodedRows:
     if is_plain.all():
         return EncodedRows(data, starts, ends)
     # Something else is in there, which the runtime knows how to read.
+    return _decoded(messages)
+
+
+def _decoded(messages: Sequence[bytes]) -> EncodedRows:
+    """Return the values of PbValues, decoded one by one."""
     try:
         return EncodedRows.from_list([pb.PbValue.FromString(message).values for message in messages])
     except DecodeError as error:

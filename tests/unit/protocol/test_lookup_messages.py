@@ -59,56 +59,64 @@ def test_many_values_are_encoded_like_few(values):
     assert bytes(lookup_messages.encode_value_columns(*parts)) == lookup_messages.encode_values(joined)
 
 
+# Whether the runtime is asked to encode and decode a few, or none.
+FEW_MAX = pytest.mark.parametrize("few_max", [-1, 64])
 BUCKETS = st.tuples(st.none() | st.integers(0, 2**63 - 1), st.integers(0, 2**31 - 1))
 
 
-@given(st.integers(0, 2**63 - 1), st.dictionaries(BUCKETS, st.lists(VALUES, max_size=6), max_size=4))
-def test_requests_are_encoded_as_by_the_runtime(table_id, keys):
+@FEW_MAX
+@given(table_id=st.integers(0, 2**63 - 1), keys=st.dictionaries(BUCKETS, st.lists(VALUES, max_size=6), max_size=4))
+def test_requests_are_encoded_as_by_the_runtime(few_max, table_id, keys):
     entries = [
         pb.PbLookupReqForBucket(partition_id=partition_id, bucket_id=bucket_id, keys=wanted)
         for (partition_id, bucket_id), wanted in keys.items()
     ]
     expected = pb.LookupRequest(table_id=table_id, buckets_req=entries)
     made = lookup_messages.lookup_request(
-        table_id, {bucket: EncodedRows.from_list(wanted) for bucket, wanted in keys.items()}
+        table_id, {bucket: EncodedRows.from_list(wanted) for bucket, wanted in keys.items()}, few_max=few_max
     )
     assert b"".join(apis.LOOKUP_MANY.request.encode(made)) == expected.SerializeToString()
 
 
-def test_keys_may_lie_anywhere():
+@FEW_MAX
+def test_keys_may_lie_anywhere(few_max):
     rows = EncodedRows(np.frombuffer(b"-two--one---", np.uint8), np.array([6, 1, 0]), np.array([9, 4, 0]))
     expected = pb.LookupRequest(table_id=1, buckets_req=[pb.PbLookupReqForBucket(bucket_id=0)])
     expected.buckets_req[0].keys.extend([b"one", b"two", b""])
-    assert b"".join(lookup_messages.lookup_request(1, {(None, 0): rows}).parts) == expected.SerializeToString()
+    made = lookup_messages.lookup_request(1, {(None, 0): rows}, few_max=few_max)
+    assert b"".join(made.parts) == expected.SerializeToString()
 
 
-@given(st.lists(st.none() | VALUES, max_size=20), st.integers(-1, 73))
-def test_values_of_an_answer_are_found_all_at_once(values, code):
+@FEW_MAX
+@given(values=st.lists(st.none() | VALUES, max_size=20), code=st.integers(-1, 73))
+def test_values_of_an_answer_are_found_all_at_once(few_max, values, code):
     answer = pb.LookupResponse()
     entry = answer.buckets_resp.add(bucket_id=3, error_code=code, error_message="why")
     for value in values:
         entry.values.add(values=value)
     (found,) = apis.LOOKUP_MANY.response.decode(answer.SerializeToString()).buckets_resp
     assert (found.bucket_id, found.error_code, found.error_message) == (3, code, "why")
-    assert lookup_messages.values_of(found).to_list() == [value or b"" for value in values]
+    assert lookup_messages.values_of(found, few_max=few_max).to_list() == [value or b"" for value in values]
 
 
 # Field 1 with "a", then with "bc", of which the last one counts; and field 2, which is not known, before field 1.
+@FEW_MAX
 @pytest.mark.parametrize(
     ("message", "value"), [(b"\n\1a\n\2bc", b"bc"), (b"\x12\1z\n\1a", b"a"), (b"\n\x81\0a", b"a"), (b"\n\0", b"")]
 )
-def test_values_that_are_written_in_other_ways(message, value):
+def test_values_that_are_written_in_other_ways(few_max, message, value):
     encoded = b"\x10\3" + b"*\4\n\2xy" + b"*" + bytes([len(message)]) + message
     body = b"\n" + bytes([len(encoded)]) + encoded
     (found,) = apis.LOOKUP_MANY.response.decode(body).buckets_resp
-    assert lookup_messages.values_of(found).to_list() == [b"xy", value]
+    assert lookup_messages.values_of(found, few_max=few_max).to_list() == [b"xy", value]
     assert [item.values for item in pb.LookupResponse.FromString(body).buckets_resp[0].values] == [b"xy", value]
 
 
+@FEW_MAX
 @pytest.mark.parametrize("message", [b"\n", b"\n\5ab", b"\n\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\1"])
-def test_values_that_are_none_are_corrupt(message):
+def test_values_that_are_none_are_corrupt(few_max, message):
     encoded = b"\x10\3" + b"*" + bytes([len(message)]) + message
     body = b"\n" + bytes([len(encoded)]) + encoded
     (found,) = apis.LOOKUP_MANY.response.decode(body).buckets_resp
     with pytest.raises(CorruptMessageError, match="PbValue"):
-        lookup_messages.values_of(found)
+        lookup_messages.values_of(found, few_max=few_max)
