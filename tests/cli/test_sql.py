@@ -152,20 +152,3 @@ def test_tables_of_a_query_are_found_wherever_they_stand() -> None:
         tree = syntax_tree(connection, query)
     assert tree is not None
     assert sorted(tables_of(tree)) == [["a", "x"], ["b", "y"], ["f.parquet"], ["odd name"], ["z"]]
-
-
-@pytest.mark.slow
-def test_a_query_that_is_interrupted_is_no_reason_to_leave_the_shell(fluss: FlussCommand) -> None:
-    shell = fluss.start("sql", terminal=True)
-    shell.read_until_end("fluss> ")
-    endless = "SELECT sum(a.range) FROM range(1000000000) a, range(1000000000) b;"
-    shell.send(f"{endless}\n")
-    shell.read_until(f"{endless}\n")
-    shell.send("\x03")
-    shell.read_until_end("fluss> ")
-    shell.send("SELECT 40 + 2;\n")
-    assert "\n42\n" in shell.read_until("1 row")
-    shell.send("\x04")
-    shown = shell.wait().ok().out
-    assert "^C" in shown
-    assert "unforeseen" not in shown
