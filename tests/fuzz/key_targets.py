@@ -13,6 +13,7 @@ from typing import Any
 from fluss.client.lookup.keys_and_rows import ValueReader
 from fluss.errors import FlussError
 from fluss.record.kv_batch import HEADER_BYTES
+from fluss.row.encoded import EncodedRows
 from fluss.row.values import Timestamp
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
@@ -119,6 +120,6 @@ def _row_reader(info: TableInfo) -> Callable[[bytes], object]:
         rows = ValueReader(info)
         if rows.unknown_schemas([data]):
             raise FlussError("its schema would have to be loaded first")
-        return rows.rows([data]), rows.arrow([data, data])
+        return rows.rows([data]), rows.arrow(EncodedRows.from_list([data, data]))
 
     return read
