@@ -4,7 +4,6 @@ Shown with timeouts that are much longer than a test may take, in all three styl
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import logging
 from collections.abc import Iterator
 from datetime import date
@@ -207,26 +206,6 @@ def test_an_impossible_value_is_refused_by_client_and_server(
     assert run(_code_of_creating(server, table, impossible)) == ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION
     admin.create_partition(table.table_path, {"p": possible})
     assert set(patient.partition_ids(table)) == {possible}
-
-
-def test_values_may_be_objects_of_the_types_of_their_columns(patient: Tables) -> None:
-    schema = pa.schema([("day", pa.date32()), ("hour", pa.int32()), ("id", pa.int64())])
-    table = patient.create_log(schema, partition_keys=["day", "hour"])
-    admin = blocking.FlussAdmin._of(patient.admin)
-    day = dt.date(2026, 11, 16)
-    for hour in (7, 8):
-        admin.create_partition(table.table_path, {"day": day, "hour": hour})
-    assert set(patient.partition_ids(table)) == {"2026-11-16$7", "2026-11-16$8"}
-    writer = table.new_append().create_writer()
-    writer.append({"day": day, "hour": 7, "id": 1}).result(600)
-    writer.append({"day": day, "hour": 8, "id": 2}).result(600)
-    assert table.to_arrow(partitions={"hour": 8})["id"].to_pylist() == [2]
-    (found,) = admin.list_partition_infos(table.table_path, {"day": day, "hour": 7})
-    assert found.partition_name == "2026-11-16$7"
-    with pytest.raises(FlussError, match="is no text of a int value, which is written as a decimal number"):
-        admin.create_partition(table.table_path, {"day": day, "hour": day})
-    admin.drop_partition(table.table_path, {"day": day, "hour": 7})
-    assert set(patient.partition_ids(table)) == {"2026-11-16$8"}
 
 
 async def _code_of_creating(server: embedded.EmbeddedServer, table: fluss.FlussTable, value: str) -> int:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
@@ -95,15 +95,6 @@ _METHODS: Final = {
     LeafFunction.IN: "is_in",
     LeafFunction.NOT_IN: "not_in",
 }
-# Functions of which one holds where the other does not, unless both are unknown.
-_OPPOSITES: Final = {
-    LeafFunction.EQUAL: LeafFunction.NOT_EQUAL,
-    LeafFunction.LESS_THAN: LeafFunction.GREATER_OR_EQUAL,
-    LeafFunction.LESS_OR_EQUAL: LeafFunction.GREATER_THAN,
-    LeafFunction.IS_NULL: LeafFunction.IS_NOT_NULL,
-    LeafFunction.IN: LeafFunction.NOT_IN,
-}
-_OPPOSITES.update({other: function for function, other in _OPPOSITES.items()})
 TEXT_FUNCTIONS: Final = frozenset({LeafFunction.STARTS_WITH, LeafFunction.CONTAINS, LeafFunction.ENDS_WITH})
 SET_FUNCTIONS: Final = frozenset({LeafFunction.IN, LeafFunction.NOT_IN})
 TEXT_ROOTS: Final = frozenset({TypeRoot.CHAR, TypeRoot.STRING})
@@ -132,7 +123,7 @@ BoundPredicate: TypeAlias = BoundLeaf | BoundCompound
 
 
 class Predicate:
-    """A condition on the columns of a row. Made by ``col(...)`` and combined with ``&``, ``|`` and ``~``."""
+    """A condition on the columns of a row. Made by ``col(...)`` and combined with ``&`` and ``|``."""
 
     __slots__ = ()
 
@@ -142,10 +133,6 @@ class Predicate:
     def bind(self, schema: Schema) -> BoundPredicate:
         """Check the columns and literals against a schema; the first that does not fit is a ``FlussError``."""
         raise AssertionError(f"{type(self).__name__} cannot be bound")
-
-    def __invert__(self) -> Predicate:
-        """The opposite, which is unknown where the condition is; parts of texts have none (a TypeError)."""
-        raise AssertionError(f"{type(self).__name__} has no opposite")
 
     def and_(self, other: Predicate) -> Predicate:
         """Both conditions: ``a & b``."""
@@ -188,12 +175,6 @@ class LeafPredicate(Predicate):
         literals = tuple(self._bound(value, column.data_type) for value in self.literals)
         return BoundLeaf(self.function, column.column_id, index, column.data_type, literals)
 
-    def __invert__(self) -> Predicate:
-        opposite = _OPPOSITES.get(self.function)
-        if opposite is None:
-            raise TypeError(f"there is no opposite of {self!r}; write the condition as a text: \"NOT name LIKE 'a%'\"")
-        return LeafPredicate(self.column, opposite, self.literals)
-
     def _bound(self, value: Literal, data_type: DataType) -> BoundLiteral:
         if value is not None:
             return bind_literal(value, data_type, self.column)
@@ -220,10 +201,6 @@ class CompoundPredicate(Predicate):
 
     def bind(self, schema: Schema) -> BoundCompound:
         return BoundCompound(self.function, tuple(child.bind(schema) for child in self.children))
-
-    def __invert__(self) -> Predicate:
-        other = CompoundFunction.OR if self.function is CompoundFunction.AND else CompoundFunction.AND
-        return CompoundPredicate(other, tuple(~child for child in self.children), self.depth)
 
     def __repr__(self) -> str:
         symbol = " & " if self.function is CompoundFunction.AND else " | "
@@ -269,10 +246,10 @@ class ColumnRef:
         return LeafPredicate(self._name, function, tuple(literal(value) for value in values))
 
     def _set_leaf(self, function: LeafFunction, values: object) -> Predicate:
-        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-            raise TypeError(f"the values must be a list or other collection, got {type(values).__name__}")
-        # Arrays and columns of data frames return objects of Python, where going over them may give their own.
+        # Arrays, and columns of data frames.
         plain = values.tolist() if hasattr(values, "tolist") else values
+        if not isinstance(plain, list | tuple):
+            raise TypeError(f"the values must be a list or tuple, got {type(values).__name__}")
         return self._leaf(function, *plain)
 
     def _text_leaf(self, function: LeafFunction, text: object) -> Predicate:
@@ -324,15 +301,15 @@ class ColumnRef:
         """The text has this in it."""
         return self._text_leaf(LeafFunction.CONTAINS, part)
 
-    def is_in(self, values: Iterable[object]) -> Predicate:
+    def is_in(self, values: Sequence[object]) -> Predicate:
         """The value is one of these."""
         return self._set_leaf(LeafFunction.IN, values)
 
-    def isin(self, values: Iterable[object]) -> Predicate:
+    def isin(self, values: Sequence[object]) -> Predicate:
         """Another name of ``is_in``, which pandas, pyarrow and Spark have."""
         return self.is_in(values)
 
-    def not_in(self, values: Iterable[object]) -> Predicate:
+    def not_in(self, values: Sequence[object]) -> Predicate:
         """The value is none of these."""
         return self._set_leaf(LeafFunction.NOT_IN, values)
 

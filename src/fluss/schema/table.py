@@ -6,10 +6,8 @@ qualified name, ``day=2024-01-15/region=EMEA``.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Final, NamedTuple
 
 from fluss.amounts import format_count
@@ -125,22 +123,17 @@ class TableBucket:
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class PartitionSpec:
-    """Partition columns and their values as text: ``PartitionSpec({"region": "US"})``. Order does not matter.
-
-    Whole numbers, booleans, dates, times and bytes become the texts that values of their types have in the names of
-    partitions: ``PartitionSpec({"day": date(2026, 11, 16)})``. Times with a zone are taken in UTC.
-    """
+    """Partition columns and their values as text: ``PartitionSpec({"region": "US"})``. Order does not matter."""
 
     _values: FrozenDict[str, str]
 
-    def __init__(self, spec_map: Mapping[str, object]) -> None:
-        if not isinstance(spec_map, Mapping):
-            raise TypeError(f"a partition spec must be a dict of str to str, got {type(spec_map).__name__}")
-        texts = {column: _partition_text(column, value) for column, value in spec_map.items()}
-        object.__setattr__(self, "_values", string_dict("the partition spec", texts))
+    def __init__(self, spec_map: Mapping[str, str]) -> None:
+        if spec_map is None:
+            raise TypeError("a partition spec must be a dict of str to str, got NoneType")
+        object.__setattr__(self, "_values", string_dict("the partition spec", spec_map))
 
     @classmethod
-    def of(cls, spec: PartitionSpec | Mapping[str, object]) -> PartitionSpec:
+    def of(cls, spec: PartitionSpec | Mapping[str, str]) -> PartitionSpec:
         """Take a spec in either form in which users give it."""
         return spec if isinstance(spec, PartitionSpec) else cls(spec)
 
@@ -159,31 +152,6 @@ class PartitionSpec:
 
     def __repr__(self) -> str:
         return f"PartitionSpec({self.spec_map!r})"
-
-
-def _partition_text(column: str, value: object) -> str:
-    """Return a value as the names of partitions have it; ``fluss.row.partition_names`` lists the forms."""
-    match value:
-        case str():
-            return value
-        case bool():
-            return "true" if value else "false"
-        case Integral():
-            return str(int(value))
-        case dt.datetime():
-            utc = value if value.tzinfo is None else value.astimezone(dt.UTC)
-            fraction = f"{utc.microsecond:06d}".rstrip("0")
-            return f"{utc.date().isoformat()}-{utc.hour:02d}-{utc.minute:02d}-{utc.second:02d}_{fraction}"
-        case dt.date():
-            return value.isoformat()
-        case dt.time():
-            return f"{value.hour:02d}-{value.minute:02d}-{value.second:02d}_{value.microsecond // 1000:03d}"
-        case bytes():
-            return value.hex()
-    raise TypeError(
-        f"the partition spec[{column!r}] must be str, or a whole number, bool, date, time, datetime or bytes, "
-        f"got {type(value).__name__}"
-    )
 
 
 def ordered_values(spec: PartitionSpec, partition_keys: Sequence[str]) -> list[str]:

@@ -210,29 +210,36 @@ class FlussCatalog:
     # Partitions
 
     def add_partition(
-        self, table: str | TablePath, spec: PartitionSpec | Mapping[str, object], *, if_not_exists: bool = False
+        self, table: str | TablePath, spec: PartitionSpec | Mapping[str, str], *, if_not_exists: bool = False
     ) -> None:
         """Create a partition; code 42 if it exists, 43 if the spec does not fit the table."""
-        path, partition = table_path(table), PartitionSpec.of(spec)
+        path, partition = table_path(table), _spec(spec)
         self._change(lambda admin: admin.create_partition(path, partition, if_not_exists))
 
     def drop_partition(
-        self, table: str | TablePath, spec: PartitionSpec | Mapping[str, object], *, if_exists: bool = False
+        self, table: str | TablePath, spec: PartitionSpec | Mapping[str, str], *, if_exists: bool = False
     ) -> None:
         """Drop a partition with its data; code 36 if it is missing."""
-        path, partition = table_path(table), PartitionSpec.of(spec)
+        path, partition = table_path(table), _spec(spec)
         self._change(lambda admin: admin.drop_partition(path, partition, if_exists))
 
     def list_partitions(
-        self, table: str | TablePath, spec: PartitionSpec | Mapping[str, object] | None = None
+        self, table: str | TablePath, spec: PartitionSpec | Mapping[str, str] | None = None
     ) -> list[PartitionInfo]:
         """List the partitions of a table, all or those with the given values, sorted by name."""
-        path, partial = table_path(table), None if spec is None else PartitionSpec.of(spec)
+        path, partial = table_path(table), None if spec is None else _spec(spec)
         found = self._ask(lambda admin: admin.list_partition_infos(path, partial))
         return sorted(found, key=lambda partition: partition.partition_name)
 
     def __repr__(self) -> str:
         return f"FlussCatalog({self._settings.get('bootstrap.servers', '')!r})"
+
+
+def _spec(spec: PartitionSpec | Mapping[str, str]) -> PartitionSpec:
+    """Take the values of a partition as text, in which the server has them: a year may be given as a number."""
+    if isinstance(spec, PartitionSpec):
+        return spec
+    return PartitionSpec({column: str(value) for column, value in spec.items()})
 
 
 # Columns of a new table

@@ -464,7 +464,7 @@ def format_partitions(partitions: PartitionLike | Sequence[PartitionLike] | None
         if isinstance(choice, str):
             texts.append(choice)
             continue
-        values = PartitionSpec.of(choice).spec_map
+        values = choice.spec_map if isinstance(choice, PartitionSpec) else choice
         texts.append(",".join(f"{column}={value}" for column, value in values.items()))
     return ";".join(texts)
 

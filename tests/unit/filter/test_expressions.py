@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from fluss import DataTypes, FlussError, Predicate, Schema, col
+from fluss import DataTypes, FlussError, Schema, col
 from fluss.filter.row_filter import RowFilter, check_filter
 
 SCHEMA = (
@@ -82,38 +82,6 @@ def kept(*conditions: Any) -> list[int | None]:
 )
 def test_objects(condition: Any, numbers: list[int | None]) -> None:
     assert kept(condition) == numbers
-
-
-@pytest.mark.parametrize(
-    "condition",
-    [
-        col("ratio") == 1.5,
-        col("ratio") != 1.5,
-        col("ratio") < 1.5,
-        col("ratio") <= 1.5,
-        col("ratio") > 1.5,
-        col("ratio") >= 1.5,
-        col("ratio").is_null(),
-        col("ratio").is_not_null(),
-        col("id").is_in([1, 3]),
-        col("id").not_in([1, 3]),
-        col("id").is_in([1, None]),
-        (col("id") > 1) & (col("ratio") < 0),
-        (col("id") == 1) | (col("ratio") > 1e300),
-    ],
-    ids=str,
-)
-def test_opposites_are_true_where_the_condition_is_false(condition: Predicate) -> None:
-    columns = {name: ROWS[name] for name in ("id", "ratio")}
-    truth = RowFilter.of([condition], SCHEMA).truth(columns, ROWS.num_rows)
-    assert RowFilter.of([~condition], SCHEMA).truth(columns, ROWS.num_rows).equals(pc.invert(truth))
-    assert ~~condition == condition
-
-
-def test_parts_of_texts_have_no_opposite_but_in_texts() -> None:
-    with pytest.raises(TypeError, match=r"no opposite of col\('name'\).starts_with\('a'\); write .* \"NOT name LIKE"):
-        assert ~((col("id") == 1) & col("name").starts_with("a"))
-    assert kept("NOT name LIKE 'a%'") == [3]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from fluss.protocol.convert import (
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.database import DatabaseDescriptor, DatabaseInfo, DatabaseSummary
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.schema import Column, Schema, column_from_arrow, shown_names
+from fluss.schema.schema import Column, column_from_arrow, shown_names
 from fluss.schema.serde import database_to_json, table_to_json
 from fluss.schema.table import PartitionInfo, PartitionSpec, SchemaInfo, TableBucket, TableInfo, TablePath, TableStats
 from fluss.schema.value_objects import string_dict, string_list
@@ -123,18 +123,10 @@ class CatalogAdmin(AdminCalls):
     # Tables
 
     async def create_table(
-        self,
-        table_path: TablePath | str,
-        table_descriptor: TableDescriptor | Schema | pa.Schema,
-        ignore_if_exists: bool | None = None,
+        self, table_path: TablePath | str, table_descriptor: TableDescriptor, ignore_if_exists: bool | None = None
     ) -> None:
-        """Create a table; code 8 if it exists, 4 if the database is missing, 15, 17 and others if it cannot be.
-
-        A schema alone makes a table with the defaults of the server.
-        """
-        schema = Schema(table_descriptor) if isinstance(table_descriptor, pa.Schema) else table_descriptor
-        descriptor = TableDescriptor(schema) if isinstance(schema, Schema) else schema
-        checked("table_descriptor", descriptor, TableDescriptor)
+        """Create a table; code 8 if it exists, 4 if the database is missing, 15, 17 and others if it cannot be."""
+        descriptor = checked("table_descriptor", table_descriptor, TableDescriptor)
         request = pb.CreateTableRequest(
             table_path=pb_table_path(checked_path(table_path)),
             table_json=table_to_json(descriptor),
@@ -275,13 +267,13 @@ class CatalogAdmin(AdminCalls):
     async def create_partition(
         self,
         table_path: TablePath | str,
-        partition_spec: PartitionSpec | Mapping[str, object],
+        partition_spec: PartitionSpec | Mapping[str, str],
         ignore_if_exists: bool = False,
     ) -> None:
         """Create a partition; code 42 if it exists, 43 if the spec does not fit, 37 if the table has no partitions.
 
-        Values are texts, such as ``{"day": "2026-11-16"}``, or whole numbers, booleans, dates, times or bytes. One that
-        no row can have in its column is refused with code 43.
+        Values are texts, such as ``{"day": "2026-11-16"}``. One that no row can have in its column is refused with
+        code 43.
         """
         path, spec = checked_path(table_path), PartitionSpec.of(partition_spec)
         await self._run(self._create_partition(path, spec, checked("ignore_if_exists", ignore_if_exists, bool)))
@@ -307,7 +299,7 @@ class CatalogAdmin(AdminCalls):
     async def drop_partition(
         self,
         table_path: TablePath | str,
-        partition_spec: PartitionSpec | Mapping[str, object],
+        partition_spec: PartitionSpec | Mapping[str, str],
         ignore_if_not_exists: bool = False,
     ) -> None:
         """Drop a partition with its data; code 36 if it is missing, 37 if the table has no partitions."""
@@ -319,14 +311,14 @@ class CatalogAdmin(AdminCalls):
         await self._ask(apis.DROP_PARTITION, request)
 
     async def list_partition_infos(
-        self, table_path: TablePath | str, partition_spec: PartitionSpec | Mapping[str, object] | None = None
+        self, table_path: TablePath | str, partition_spec: PartitionSpec | Mapping[str, str] | None = None
     ) -> list[PartitionInfo]:
         """List partitions, all or those with the given values; code 37 if the table has no partitions."""
         spec = None if partition_spec is None else PartitionSpec.of(partition_spec)
         return await self._run(partition_infos(self._cluster, checked_path(table_path), spec))
 
     async def list_partition_infos_with_spec(
-        self, table_path: TablePath | str, partition_spec: PartitionSpec | Mapping[str, object] | None
+        self, table_path: TablePath | str, partition_spec: PartitionSpec | Mapping[str, str] | None
     ) -> list[PartitionInfo]:
         """Another name of ``list_partition_infos`` with a spec."""
         return await self.list_partition_infos(table_path, partition_spec)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fluss.filter.row_filter import RowFilter
 
 # One partition by name, or those with some values of the partition columns.
-PartitionChoice: TypeAlias = str | PartitionSpec | Mapping[str, object]
+PartitionChoice: TypeAlias = str | PartitionSpec | Mapping[str, str]
 # None stands for all.
 PartitionChoices: TypeAlias = PartitionChoice | Iterable[PartitionChoice] | None
 
