@@ -152,3 +152,21 @@ def test_tables_of_a_query_are_found_wherever_they_stand() -> None:
         tree = syntax_tree(connection, query)
     assert tree is not None
     assert sorted(tables_of(tree)) == [["a", "x"], ["b", "y"], ["f.parquet"], ["odd name"], ["z"]]
+
+
+def test_a_query_that_is_interrupted_is_no_reason_to_leave_the_shell(fluss: FlussCommand) -> None:
+    shell = fluss.start("sql", terminal=True)
+    shell.read_until_end("fluss> ")
+    # The first is at work before its first row, the second between two of its rows.
+    for endless in ("SELECT sum(a.range) FROM range(1000000000) a, range(1000000000) b;", "FROM range(1000000000000);"):
+        shell.send(f"{endless}\n")
+        shell.read_until(f"{endless}\n")
+        shell.send("\x03")
+        shell.read_until_end("fluss> ")
+    shell.send("SELECT 40 + 2;\n")
+    shell.read_until("1 row")
+    assert "\n42\n" in shell.read_until_end("fluss> ")
+    shell.send("\x04")
+    shown = shell.wait().ok().out
+    assert shown.count("^C") >= 2
+    assert "unforeseen" not in shown

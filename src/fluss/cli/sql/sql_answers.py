@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-
 from fluss.cli.kernel.session import Session
 from fluss.cli.rows.row_files import format_of
 from fluss.cli.rows.row_writing import row_writer
-from fluss.cli.sql.sql_engine import SqlAnswer, duckdb_errors, python_rows
+from fluss.cli.sql.sql_engine import SqlAnswer, SqlRows, duckdb_errors, python_rows
 
 
 def show(session: Session, answer: SqlAnswer, output: str | None) -> int | None:
     """Print an answer, or write it to a file; return how many rows it has, None if it is not made of rows."""
-    if answer.reader is None:
+    if answer.rows is None:
         if answer.sentence:
             session.out.done(answer.sentence, done=answer.sentence)
         return None
     # DuckDB begins nothing else as long as an answer is open.
-    with duckdb_errors(), answer.reader as reader:
+    with duckdb_errors(), answer.rows as found:
         if output is not None:
-            return _write(session, reader, output)
-        names = _unique(reader.schema.names)
-        rows = (row for batch in reader for row in python_rows(batch))
+            return _write(session, found, output)
+        names = _unique(found.schema.names)
+        rows = (row for batch in found for row in python_rows(batch))
         if names == ["explain_key", "explain_value"] and session.out.format == "table":
             # A plan is a drawing of many lines.
             session.out.raw_lines(f"{plan}\n" for _, plan in rows)
@@ -29,10 +27,10 @@ def show(session: Session, answer: SqlAnswer, output: str | None) -> int | None:
         return session.out.rows(names, rows, empty="no rows")
 
 
-def _write(session: Session, reader: pa.RecordBatchReader, output: str) -> int:
+def _write(session: Session, found: SqlRows, output: str) -> int:
     count = 0
-    with row_writer(output, format_of(output), reader.schema, {}) as write:
-        for batch in reader:
+    with row_writer(output, format_of(output), found.schema, {}) as write:
+        for batch in found:
             write(batch)
             count += batch.num_rows
     session.out.done(f"Wrote {count:,} rows to {output}.", file=output, rows=count)

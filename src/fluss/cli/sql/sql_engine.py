@@ -7,10 +7,13 @@ table looks its rows up, and scans nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 
@@ -26,14 +29,43 @@ if TYPE_CHECKING:
 _QUERIES: Final = ("SELECT", "EXPLAIN", "COPY", "SET", "VARIABLE_SET", "PRAGMA", "LOAD", "RELATION", "EXPORT")
 _OWN_CATALOG: Final = "fluss"
 _KEYED_ROWS: Final = "__fluss_rows_by_key"
+# DuckDB looks for an interruption between two pieces of work; one that waits for a server may take longer than a user.
+_INTERRUPTED_S: Final = 2.0
+_INTERRUPT_AGAIN_S: Final = 0.05
+ResultT = TypeVar("ResultT")
 
 
 class SqlAnswer(NamedTuple):
     """What a statement returned: rows, or a sentence. ``way`` says how rows of a table were found."""
 
-    reader: pa.RecordBatchReader | None
+    rows: SqlRows | None
     sentence: str = ""
     way: str = ""
+
+
+class SqlRows:
+    """The rows that a query returns, batch by batch, as it finds them. A context manager that ends the query."""
+
+    def __init__(self, engine: SqlEngine, reader: pa.RecordBatchReader) -> None:
+        self.schema = reader.schema
+        self._engine = engine
+        self._reader = reader
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        while (batch := self._engine.interruptibly(self._next)) is not None:
+            yield batch
+
+    def _next(self) -> pa.RecordBatch | None:
+        try:
+            return self._reader.read_next_batch()
+        except StopIteration:
+            return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
 
 
 class SqlEngine:
@@ -78,8 +110,12 @@ class SqlEngine:
         way = ""
         for parts in names:
             way = self._make_known(parts, tree if len(names) == 1 else None) or way
+        reader = self.interruptibly(lambda: self._begin(statement))
+        return SqlAnswer(None if reader is None else SqlRows(self, reader), way=way)
+
+    def _begin(self, statement: str) -> pa.RecordBatchReader | None:
         found = self._duckdb.sql(statement)
-        return SqlAnswer(None if found is None else found.to_arrow_reader(), way=way)
+        return None if found is None else found.to_arrow_reader()
 
     def _create_table(self, statement: str) -> SqlAnswer:
         from fluss.cli.catalog.table_making import from_statement
@@ -137,9 +173,26 @@ class SqlEngine:
         ).fetchall()
         return bool(found[0][0])
 
-    def interrupt(self) -> None:
-        """End what is running."""
-        self._duckdb.interrupt()
+    def interruptibly(self, work: Callable[[], ResultT]) -> ResultT:
+        """Let DuckDB work in another thread: it would not notice Ctrl-C in this one before it is done."""
+        outcome: Future[ResultT] = Future()
+
+        def run() -> None:
+            try:
+                outcome.set_result(work())
+            except BaseException as error:
+                outcome.set_exception(error)
+
+        threading.Thread(target=run, name="duckdb", daemon=True).start()
+        try:
+            return outcome.result()
+        except KeyboardInterrupt:
+            deadline_s = monotonic() + _INTERRUPTED_S
+            # Again and again: one that comes before the query has begun is forgotten.
+            while not outcome.done() and monotonic() < deadline_s:
+                self._duckdb.interrupt()
+                wait([outcome], _INTERRUPT_AGAIN_S)
+            raise
 
     def close(self) -> None:
         self._duckdb.close()
@@ -162,17 +215,15 @@ def _quoted(name: str) -> str:
 
 @contextmanager
 def duckdb_errors() -> Iterator[None]:
-    """Tell errors of DuckDB as those of the command, and a query that was interrupted as an interruption."""
+    """Tell errors of DuckDB as those of the command; one of the client inside of them is told as itself."""
     import duckdb
 
     try:
         yield
-    except duckdb.InterruptException:
-        raise KeyboardInterrupt from None
     except duckdb.Error as error:
         raise CommandError(_sentence(error)) from None
     except RuntimeError as error:
-        # Ctrl-C while DuckDB works is for DuckDB, which has other errors in its own code.
+        # Ctrl-C while a statement is looked at, which this thread does, is for DuckDB.
         if str(error) == "Query interrupted":
             raise KeyboardInterrupt from None
         raise

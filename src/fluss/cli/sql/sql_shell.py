@@ -81,16 +81,15 @@ class SqlShell:
             while True:
                 try:
                     line = input(_CONTINUED if pending else _PROMPT)
+                    if not pending and line.strip() in ("\\q", "exit", "quit"):
+                        return
+                    pending = self._take(pending, line)
                 except EOFError:
                     self._session.out.say("")
                     return
                 except KeyboardInterrupt:
                     pending = ""
                     self._session.out.say("^C")
-                    continue
-                if not pending and line.strip() in ("\\q", "exit", "quit"):
-                    return
-                pending = self._take(pending, line)
 
     def _take(self, pending: str, line: str) -> str:
         """Run what is complete with a line, and return what is not."""
@@ -113,9 +112,6 @@ class SqlShell:
             click.echo(f"Error: {sentence_of(error)}", err=True)
         except click.ClickException as error:
             click.echo(f"Error: {error.format_message()}", err=True)
-        except KeyboardInterrupt:
-            self._engine.interrupt()
-            click.echo("^C", err=True)
         except Exception as error:
             # One statement is no reason to lose all that was typed.
             click.echo(f"Error: something unforeseen happened ({type(error).__name__}: {error})", err=True)
