@@ -27,6 +27,7 @@ TURNS = 9
 # Amounts are spread evenly below 10,000.
 AMOUNT_MAX = 100.0
 ALL = "all rows"
+FIRST_READ = "1 % of the rows, in a process of its own"
 TWO_COLUMNS = "two of five columns, all rows"
 READS: dict[str, Callable[[blocking.FlussTable], int]] = {
     ALL: lambda table: table.to_arrow().num_rows,
@@ -100,24 +101,17 @@ def _times(
 
 def _first_reads(kind: str, address: str, table: str, server: psutil.Process) -> tuple[str, float, str, str]:
     """Read once in each of many processes."""
-    conditions = ("", f"amount <= {AMOUNT_MAX}")
+    conditions = {ALL: "", FIRST_READ: f"amount <= {AMOUNT_MAX}"}
     clock, processor = defaultdict(list), defaultdict(list)
     for _ in range(TURNS):
-        for condition in conditions:
+        for what, condition in conditions.items():
             before = sum(server.cpu_times()[:2])
             program = [sys.executable, "-c", ONE_READ, address, table, condition]
             done = subprocess.run(program, capture_output=True, text=True, check=True)
             clock_s, processor_s = map(float, done.stdout.split())
-            clock[condition].append(clock_s)
-            processor[condition].append(processor_s + sum(server.cpu_times()[:2]) - before)
-    base, filtered = conditions
-    faster = [_median_ratio(times[base], times[filtered]) for times in (clock, processor)]
-    return (
-        f"1 % of the rows, in a process of its own ({kind})",
-        BATCHES * BATCH_ROWS / statistics.median(clock[filtered]) / 1e6,
-        "Mrows/s",
-        f"{faster[0]:.2f} of {ALL} by the clock, {faster[1]:.2f} by the processors",
-    )
+            clock[what].append(clock_s)
+            processor[what].append(processor_s + sum(server.cpu_times()[:2]) - before)
+    return _row(kind, FIRST_READ, ALL, clock, processor)
 
 
 def _rows(
@@ -125,13 +119,24 @@ def _rows(
 ) -> Iterator[tuple[str, float, str, str]]:
     for what in READS:
         base = BASES.get(what, ALL)
-        faster = [_median_ratio(times[base], times[what]) for times in (clock, processor)]
-        yield (
-            f"{what} ({kind})",
-            BATCHES * BATCH_ROWS / statistics.median(clock[what]) / 1e6,
-            "Mrows/s",
-            f"{rows[what]:,} rows; {faster[0]:.2f} of {base} by the clock, {faster[1]:.2f} by the processors",
-        )
+        yield _row(kind, what, base, clock, processor, f"{rows[what]:,} rows; ")
+
+
+def _row(
+    kind: str,
+    what: str,
+    base: str,
+    clock: dict[str, list[float]],
+    processor: dict[str, list[float]],
+    begins: str = "",
+) -> tuple[str, float, str, str]:
+    faster = [_median_ratio(times[base], times[what]) for times in (clock, processor)]
+    return (
+        f"{what} ({kind})",
+        BATCHES * BATCH_ROWS / statistics.median(clock[what]) / 1e6,
+        "Mrows/s",
+        f"{begins}{faster[0]:.2f} of {base} by the clock, {faster[1]:.2f} by the processors",
+    )
 
 
 def _median_ratio(base: list[float], times: list[float]) -> float:

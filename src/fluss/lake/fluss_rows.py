@@ -15,7 +15,6 @@ from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -31,6 +30,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import IntegerType, LongType
 
+from fluss.buffers import Int64Array
 from fluss.errors import ErrorCode, FlussError
 from fluss.lake.arrow_conversion import arrow_schema, lake_array
 from fluss.lake.pruning import pruning_condition
@@ -48,8 +48,6 @@ _FILES_AHEAD: Final = 2
 _PLAIN: Final = 0
 _UNFILTERED: Final = 1
 _OTHER: Final = 2
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fluss.amounts import format_count
 from fluss.cli.kernel.asking import confirm
 from fluss.cli.kernel.commands import Command, Lazy, group
-from fluss.cli.kernel.output import counted
 from fluss.cli.kernel.parameters import DATABASE, KEY_VALUE, TABLE, mapping_of, names_of, time_text
 from fluss.cli.kernel.session import Session, pass_session
 
@@ -281,4 +281,4 @@ def stats(session: Session, table: str) -> None:
     else:
         session.out.rows(("bucket", "rows"), [row[1:] for row in rows])
     if session.out.format == "table":
-        session.out.note(f"{counted(sum(counts.values()), 'row')} in {counted(len(counts), 'bucket')}")
+        session.out.note(f"{format_count(sum(counts.values()), 'row')} in {format_count(len(counts), 'bucket')}")

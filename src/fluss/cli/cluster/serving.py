@@ -20,10 +20,10 @@ from typing import Any, Final
 
 import click
 
+from fluss.amounts import format_count
 from fluss.cli.kernel.commands import Command
 from fluss.cli.kernel.cycles import look_as_usual
 from fluss.cli.kernel.exits import CommandError, Exit
-from fluss.cli.kernel.output import counted
 from fluss.cli.kernel.parameters import time_text
 from fluss.cli.kernel.session import Session, pass_session
 
@@ -287,6 +287,6 @@ def _answer(session: Session, address: str) -> str:
     session.server = address
     session.options = {"connect-timeout": "3000", "request-timeout": "3000", **session.options}
     try:
-        return f"yes, with {counted(len(session.admin.list_databases()), 'database')}"
+        return f"yes, with {format_count(len(session.admin.list_databases()), 'database')}"
     except FlussError as error:
         return f"no: {error.message}"

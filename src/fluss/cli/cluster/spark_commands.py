@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from fluss.amounts import format_count
 from fluss.cli.kernel.commands import Command, Lazy, group
 from fluss.cli.kernel.exits import CommandError, Exit
-from fluss.cli.kernel.output import counted
 from fluss.cli.kernel.parameters import TABLE, names_of
 from fluss.cli.kernel.session import SERVERS_KEY, Session, pass_session
 
@@ -152,7 +152,7 @@ def load(
             progress=_is_shown(),
         )
     session.out.done(
-        f"Loaded {counted(report.rows, 'row')} of {counted(report.files, 'file')} into {table} "
+        f"Loaded {format_count(report.rows, 'row')} of {format_count(report.files, 'file')} into {table} "
         f"in {report.seconds:.1f} s.",
         table=table,
         files=report.files,
@@ -185,7 +185,7 @@ def export(
     with _told_errors():
         report = fs.export(table, path, progress=_is_shown(), **given)
     session.out.done(
-        f"Wrote {counted(report.rows, 'row')} of {table} to {path} in {report.seconds:.1f} s.",
+        f"Wrote {format_count(report.rows, 'row')} of {table} to {path} in {report.seconds:.1f} s.",
         table=table,
         path=path,
         rows=report.rows,

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final
 
+from fluss.amounts import format_count
 from fluss.cli.kernel.columns import cut_line, padded_line, widths_of, widths_within
 from fluss.cli.kernel.exits import ReaderGoneError
 from fluss.cli.kernel.values import csv_text, json_text, shown_lines, shown_text
@@ -196,12 +197,7 @@ def shown_head(head: Sequence[str], widths: Sequence[int]) -> str:
 
 def left_out(count: int) -> str:
     """Say that there is more than fits."""
-    return f"{counted(count, 'more column')} would not fit; --format json shows all, and a wider terminal more"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number of things for people: ``1 row``, ``2,000 rows``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{format_count(count, 'more column')} would not fit; --format json shows all, and a wider terminal more"
 
 
 def _cells(row: Sequence[Any]) -> list[str]:

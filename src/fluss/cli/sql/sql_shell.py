@@ -12,8 +12,9 @@ from typing import Final
 
 import click
 
+from fluss.amounts import format_count
 from fluss.cli.kernel.exits import CommandError, sentence_of
-from fluss.cli.kernel.output import FORMATS, Output, counted
+from fluss.cli.kernel.output import FORMATS, Output
 from fluss.cli.kernel.session import Session, full_name
 from fluss.cli.sql.sql_answers import show
 from fluss.cli.sql.sql_engine import SqlEngine
@@ -76,7 +77,7 @@ class SqlShell:
         # The first question to the cluster: what is wrong with it is told before a prompt.
         count = len(self._engine.tables())
         with _LineEditing(self._words):
-            self._session.out.say(f"{counted(count, 'table')}; \\d lists them, \\? shows all commands.")
+            self._session.out.say(f"{format_count(count, 'table')}; \\d lists them, \\? shows all commands.")
             pending = ""
             while True:
                 try:

@@ -15,13 +15,12 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 import fluss.arrow_compute as pc
+from fluss.buffers import Int64Array
 from fluss.client.kernel.decode import ScanColumns
 from fluss.client.scan.changelog_fold import ChangelogFold, change_types, encoded_keys
 from fluss.row.arrow_arrays import BoolArray, bool_array, buffer_numbers, joined_batches, number_array, true_indexes
 from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket
-
-Int64Array = npt.NDArray[np.int64]
 
 # A table has so many bits for each key, as long as it fits into the caches of a processor.
 _BITS_PER_KEY: Final = 32

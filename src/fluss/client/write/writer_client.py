@@ -23,8 +23,6 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final, TypeVar, cast
 
-# What the first write would otherwise have to load: this module is loaded when a writer is made.
-import crc32c  # noqa: F401
 import pyarrow as pa
 import pyarrow.compute
 
@@ -37,8 +35,12 @@ from fluss.client.write.blocks import BatchSize, Block, CompressionRatio, Physic
 from fluss.client.write.encoders import Encoded, KvEncoder, LogEncoder, TableEncoder
 from fluss.client.write.sender import Sender, SenderSettings
 from fluss.errors import FlussError, RequestTimeoutError
+from fluss.record.framing import load_crc32c
 from fluss.row.bucketing import HashVariant
 from fluss.schema.table import TableInfo
+
+# As pyarrow.compute above: the first write would have to load it. This module is loaded when a writer is made.
+load_crc32c()
 
 K = TypeVar("K")
 E = TypeVar("E", bound=TableEncoder)

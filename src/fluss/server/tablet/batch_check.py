@@ -6,9 +6,6 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
-# What verify_crc would load with the first append.
-import crc32c  # noqa: F401
-
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
 from fluss.record.arrow_batch import DECOMPRESSED_BYTES_MAX, buffer_bounds
 from fluss.record.arrow_ipc import PREFIX_BYTES, ColumnLayout, RecordBatchMessage, column_layout, parse_message
