@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from fluss.client.consume.group import NO_PARTITION, BucketKey
 from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.retry import checked_timeout_s
 from fluss.client.kernel.runtime import Runtime, run_blocking
 from fluss.client.kernel.table_calls import bucket_offsets, partition_infos
 from fluss.client.scan.fetch.fetcher import OffsetOutOfRangeError
@@ -406,6 +407,11 @@ class Consumer(ServerMade):
 
     async def commit_async(self, positions: Mapping[TableBucket, int] | None = None) -> None:
         """Like ``commit``, without blocking the event loop."""
+        await self._commit(positions)
+
+    async def _commit(
+        self, positions: Mapping[TableBucket, int] | None = None, *, timeout_s: float | None = None
+    ) -> None:
         self._check_open()
         if positions is not None:
             self._check_positions(positions)
@@ -418,7 +424,7 @@ class Consumer(ServerMade):
         changed = {bucket: offset for bucket, offset in chosen.items() if self._committed.get(bucket) != offset}
         rows = {_key(bucket): (self._epochs[bucket], offset) for bucket, offset in changed.items()}
         try:
-            await self._runtime.bridge(membership.commit(rows))
+            await self._runtime.bridge(membership.commit(rows, timeout_s=timeout_s))
         except ConsumerFencedError:
             await self._lose()
             raise
@@ -555,20 +561,27 @@ class Consumer(ServerMade):
 
     # The end
 
-    def close(self) -> None:
-        """Commit what polls have returned, unless ``auto_commit=False``, and leave the group. May be called again."""
-        run_blocking(self.close_async())
+    def close(self, *, timeout: float | None = None) -> None:
+        """Commit what polls have returned, unless ``auto_commit=False``, and leave the group. May be called again.
 
-    async def close_async(self) -> None:
+        All of that takes at most ``timeout`` seconds, by default ``request-timeout``. The consumer is closed then, also
+        if this raises that positions were not stored.
+        """
+        run_blocking(self.close_async(timeout=timeout))
+
+    async def close_async(self, *, timeout: float | None = None) -> None:
         """Like ``close``, without blocking the event loop."""
-        await self._close(is_committing=self._options.auto_commit)
+        await self._close(is_committing=self._options.auto_commit, timeout=timeout)
 
-    async def _close(self, *, is_committing: bool) -> None:
+    async def _close(self, *, is_committing: bool, timeout: float | None = None) -> None:
+        timeout_s = checked_timeout_s("timeout", timeout)
         if self._is_closed:
             return
+        limit_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
+        deadline_s = time.monotonic() + limit_s
         try:
             if is_committing and self._membership is not None and self._membership.failure is None:
-                await self.commit_async()
+                await self._commit(timeout_s=limit_s)
         finally:
             self._is_closed = True
             membership, self._membership = self._membership, None
@@ -577,7 +590,7 @@ class Consumer(ServerMade):
             if self._forget is not None:
                 self._forget.detach()
             if membership is not None:
-                await self._runtime.bridge(membership.leave())
+                await self._runtime.bridge(membership.leave(max(deadline_s - time.monotonic(), 0.0)))
 
     def __enter__(self) -> Consumer:
         return self

@@ -388,10 +388,17 @@ class Membership:
         """Return the positions of the whole group, as far as this member knows them."""
         return dict(self._group.positions)
 
-    async def commit(self, positions: Mapping[BucketKey, tuple[int, int | None]], *, is_release: bool = False) -> None:
+    async def commit(
+        self,
+        positions: Mapping[BucketKey, tuple[int, int | None]],
+        *,
+        is_release: bool = False,
+        timeout_s: float | None = None,
+    ) -> None:
         """Commit offsets, each under the epoch of its bucket, and wait until the log has them.
 
-        Raises ConsumerFencedError if others were the owners at that place of the log.
+        It waits for the request timeout, or ``timeout_s``. Raises ConsumerFencedError if others were the owners at that
+        place of the log.
         """
         self._raise_failure()
         assert self._rows is not None
@@ -401,12 +408,13 @@ class Membership:
             self._rows.write_commit(self._info.table_id, self.member, positions, is_release=is_release)
         )
         self._commits.append(pending)
+        limit_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
         try:
-            async with asyncio.timeout(self._settings.request_timeout_s):
+            async with asyncio.timeout(limit_s):
                 await pending.done
         except TimeoutError:
             raise RequestTimeoutError(
-                f"The positions were not stored within {self._settings.request_timeout_s:g} s; they may be later"
+                f"The positions were not stored within {limit_s:g} s; they may be later"
             ) from None
         finally:
             self._commits.remove(pending)
@@ -414,8 +422,11 @@ class Membership:
         if any(key.partition_id in self._group.partition_ids for key in pending.refused):
             raise self._fenced("others read its buckets by then")
 
-    async def leave(self) -> None:
-        """Leave the group, so that others have the buckets at once. Also ends a membership that has failed."""
+    async def leave(self, timeout_s: float = _LEAVE_TIMEOUT_S) -> None:
+        """Leave the group, so that others have the buckets at once. Also ends a membership that has failed.
+
+        It does not wait longer than ``timeout_s`` for the log to say so.
+        """
         is_member = bool(self._tasks) and self.failure is None
         # No beat may follow the end.
         await self._cancel_tasks()
@@ -423,10 +434,18 @@ class Membership:
             if self._rows is not None:
                 if is_member:
                     self._rows.delete_member(self.member)
-                async with asyncio.timeout(_LEAVE_TIMEOUT_S):
+                async with asyncio.timeout(min(timeout_s, _LEAVE_TIMEOUT_S)):
                     await self._rows.flush()
         except (FlussError, TimeoutError) as error:
-            logger.info("%s has not left the group in order: %s", self.member, error)
+            logger.log(
+                # One that has failed has said so already.
+                logging.WARNING if is_member else logging.INFO,
+                "a member of the consumer '%s' of %s could not leave its group (%s); others get its buckets when its "
+                "lease is over",
+                self._name.consumer,
+                self._name.table_name,
+                error.message if isinstance(error, FlussError) else f"{self._settings.table_path} does not answer",
+            )
         finally:
             await self._stop()
 
