@@ -114,7 +114,7 @@ def _start(plan: HttpPlan, view: OperatorView, certificate: ServerCertificate | 
 
 
 def page_sentence(options: ServerOptions) -> str:
-    """Say where the page is, to those who look for one on the port of a listener."""
+    """Say where the page is, to a browser that looks for it on the port of a listener."""
     if options.http_address is not None:
         return f"The page of this server is at {options.http_address.url}"
     if options.metrics_port:

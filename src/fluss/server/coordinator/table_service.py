@@ -183,7 +183,7 @@ class TableService:
         try:
             await self._lake.alter_properties(before.path, before.descriptor, changed_values, old.keys() - new.keys())
         except FlussError as error:
-            # Somebody has dropped the lake table. Then the lake can be switched off all the same.
+            # A user of the lake has dropped the lake table. Then the lake can be switched off all the same.
             if error.error_code != ErrorCode.TABLE_NOT_EXIST or LAKE_ENABLED.of(after.descriptor.properties):
                 raise
 

@@ -164,8 +164,8 @@ class TableHandlers:
     def _list(self, context: RequestContext, request: pb.ListTablesRequest) -> pb.ListTablesResponse:
         """List the tables that the sender may see.
 
-        Those who may not see a database learn nothing from the answer, nor from how long it takes: the list is made
-        from what they may see, and is empty for a database that does not exist, too.
+        A client that may not see a database learns nothing from the answer, nor from how long it takes: the list is
+        made from what it may see, and is empty for a database that does not exist, too.
         """
         database_name = request.database_name
         if self._authorizer.allows(context, Operation.DESCRIBE, Resource.database(database_name)):
