@@ -402,7 +402,7 @@ def _packed_fields(
     commit_timestamp: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytes:
-    """Pack a header without a checksum, from its facts: an object of them costs as much as the rest of a small batch."""
+    """Pack a header without its checksum. A ``LogBatchHeader`` would cost as much as the rest of a small batch."""
     magic = layout.magic
     # In the order of the fields.
     return layout.packer.pack(

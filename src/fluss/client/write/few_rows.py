@@ -74,7 +74,7 @@ class FewRows:
             if len(self._patterns) >= _PATTERNS_MAX:
                 self._patterns.clear()
             self._patterns[key] = pattern
-        return b"".join([piece if type(piece) is bytes else row[piece] for piece in pattern])
+        return b"".join([piece if isinstance(piece, bytes) else row[piece] for piece in pattern])
 
     def _pattern(self, row: bytes) -> _Pattern | None:
         """Return the pattern of the message of a row; None if the row is too large."""
@@ -157,7 +157,7 @@ class FewRows:
         return b"".join(parts)
 
     def _spans_of(self, sizes: Sequence[int]) -> tuple[list[int], int]:
-        """Return where each buffer of a body begins, and its length, one after the other; and the length of the body."""
+        """Return where each buffer begins, and its length, one after the other; and the length of the whole body."""
         spans: list[int] = []
         position = 0
         for size in sizes:
