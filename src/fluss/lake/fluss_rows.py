@@ -337,7 +337,7 @@ def reading_lake(table: IcebergTable | _PinnedTable) -> Iterator[None]:
 
 
 def _check_not_removed(table: IcebergTable, missing: Sequence[str]) -> None:
-    """Refuse to read columns that the lake table has had: somebody has removed or renamed them there."""
+    """Refuse to read columns that the lake table has had: a user of the lake has removed or renamed them there."""
     former = {field.name for schema in table.metadata.schemas for field in schema.fields}
     for name in missing:
         if name in former:
