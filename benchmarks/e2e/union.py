@@ -1,7 +1,7 @@
 """Tables read together with their lakes, beside the same files read alone: by Python, and by Spark.
 
 ``BENCH_LAKE_KEYS`` says how many rows a table has (default: 1,000,000); a hundredth more of them, or changed ones, are
-only in Fluss.
+only in Fluss. ``BENCH_LAKE_SPARK=0`` leaves Spark out.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from benchmarks.e2e.spark import BUCKETS, SCHEMA, rows
+from benchmarks.e2e.spark import BUCKETS, ONE_COLUMN, SCHEMA, rows
 from fluss import FlussTable, TableDescriptor, blocking, embedded
+from fluss.client.scan import union_read
+from fluss.client.scan.known_keys import KnownKeys
 from fluss.schema.schema import Schema
 
 Line = tuple[str, float, str, str]
@@ -48,7 +50,8 @@ def measure() -> Iterator[Line]:
         tables = {"log": _log_table(connection), "keys": _key_table(connection)}
         for kind, table in tables.items():
             yield from _python(kind, table)
-        yield from _spark(server.bootstrap_servers, tables)
+        if os.environ.get("BENCH_LAKE_SPARK", "1") != "0":
+            yield from _spark(server.bootstrap_servers, tables)
 
 
 def _log_table(connection: blocking.FlussConnection) -> Any:
@@ -109,15 +112,19 @@ def _python(kind: str, table: Any) -> Iterator[Line]:
     def union(columns: list[str]) -> Callable[[], int]:
         return lambda: sum(batch.num_rows for batch in table.to_arrow_batch_reader(columns))
 
-    for columns in (SCHEMA.names, [SCHEMA.names[0]]):
-        files, both = _in_turns((alone(columns), ROWS), (union(columns), row_count))
-        ratio, of_processor = files.wall_s / both.wall_s, files.processor_s / both.processor_s
-        remark = (
-            f"{ratio * row_count / ROWS:.2f} times pyarrow's read of the files ({ROWS / files.wall_s / 1e3:,.0f}) "
-            f"(target 0.80), {of_processor * row_count / ROWS:.2f} by processor time"
-        )
-        what = f"union read, Python, {kind}, {len(columns)} columns, 1 % not in the lake"
-        yield what, row_count / both.wall_s / 1e3, "krows/s", remark
+    for columns in (SCHEMA.names, [SCHEMA.names[0]], [ONE_COLUMN]):
+        what = f"{len(columns)} columns" if len(columns) > 1 else f"column '{columns[0]}'"
+        for state in ("",) if kind == "log" else (", first read", ", read again"):
+            # From the second read on, the keys of the files are in memory. With no room for them, each read is a first.
+            vars(union_read)["KNOWN_KEYS"] = KnownKeys(bytes_max=0) if state == ", first read" else KnownKeys()
+            files, both = _in_turns((alone(columns), ROWS), (union(columns), row_count))
+            ratio, of_processor = files.wall_s / both.wall_s, files.processor_s / both.processor_s
+            remark = (
+                f"{ratio * row_count / ROWS:.2f} times pyarrow's read of the files ({ROWS / files.wall_s / 1e3:,.0f}) "
+                f"(target 0.80), {of_processor * row_count / ROWS:.2f} by processor time"
+            )
+            name = f"union read, Python, {kind}, {what}, 1 % not in the lake{state}"
+            yield name, row_count / both.wall_s / 1e3, "krows/s", remark
 
 
 @dataclass(frozen=True)

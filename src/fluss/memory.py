@@ -1,4 +1,4 @@
-"""Memory that nothing uses any more goes back to the system, and garbage collections are short.
+"""How much memory there is; what nothing uses any more goes back to the system, and garbage collections are short.
 
 Allocators keep what was freed, to have it at hand: after a flood of connections or a dropped table a process would look
 as large as at its worst moment, for good. ``give_back_memory`` asks them to let go of it. That takes milliseconds and
@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, cast
 
 import pyarrow as pa
@@ -282,3 +283,22 @@ def set_aside() -> None:
     """Have later collections not look at what is there now, such as modules; only where the server is alone."""
     if _is_alone:
         gc.freeze()
+
+
+# The file that a container's memory limit is in; in the older form of control groups, the second one.
+_MEMORY_LIMIT_FILES: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_UNKNOWN_MEMORY_BYTES: Final = 4 * 1024**3
+
+
+def machine_memory_bytes() -> int:
+    """Return the memory of this machine, or of the container if that has less; 4 GiB if neither is told."""
+    try:
+        sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    except (AttributeError, ValueError, OSError):
+        sizes = []  # Not every system tells.
+    for file in map(Path, _MEMORY_LIMIT_FILES):
+        try:
+            sizes.append(int(file.read_text(encoding="ascii")))
+        except (OSError, ValueError):
+            continue  # No container, or one without a limit: "max".
+    return min(sizes, default=_UNKNOWN_MEMORY_BYTES)

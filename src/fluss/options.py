@@ -34,6 +34,7 @@ from fluss.integers import INT32_MAX, INT64_MAX
 
 T = TypeVar("T")
 EnumT = TypeVar("EnumT", bound=StrEnum)
+QuotaT = TypeVar("QuotaT", int, float)
 
 _NANOS_PER_MS: Final = 1_000_000
 _NANOS: Final = {
@@ -293,3 +294,27 @@ def word_of(*words: str) -> ValueType[str]:
         return text.strip().lower()
 
     return ValueType(f"one of {', '.join(words)}", read)
+
+
+def quotas_of(value_type: ValueType[QuotaT]) -> ValueType[dict[str, QuotaT]]:
+    """Return the type of options that give some users or addresses a quota: ``alice=10mb, 10.0.0.7=1mb``."""
+
+    def read(text: str) -> dict[str, QuotaT]:
+        overrides: dict[str, QuotaT] = {}
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            # A name may be an address, and those of IPv6 hold colons.
+            name, equals, value_text = (piece.strip() for piece in part.rpartition("="))
+            if not (name and equals):
+                raise FlussError(f"'{part}' is not of the form name=value")
+            if name in overrides:
+                raise FlussError(f"'{name}' occurs twice")
+            try:
+                value = value_type.read(value_text)
+            except ValueError:
+                raise FlussError(f"'{part}': expected {value_type.expected} after the '='") from None
+            if value < 0:
+                raise FlussError(f"'{part}': a quota is not negative; 0 is no limit")
+            overrides[name] = value
+        return overrides
+
+    return ValueType(f"name={value_type.expected}, several separated by commas", read)

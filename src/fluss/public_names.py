@@ -10,8 +10,7 @@ from fluss.config import Config
 from fluss.errors import ConsumerFencedError, ErrorCode, FlussError
 from fluss.schema.acl import AclBinding, AclFilter, AclOperation, AclResource, AclResourceType
 from fluss.schema.cluster_info import ClusterConfigEntry, ClusterHealth, HealthStatus, ServerNode, ServerTag, ServerType
-from fluss.schema.database import DatabaseDescriptor, DatabaseInfo, DatabaseSummary
-from fluss.schema.descriptor import TableDescriptor
+from fluss.schema.descriptor import DatabaseDescriptor, DatabaseInfo, DatabaseSummary, TableDescriptor
 from fluss.schema.offsets import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,

@@ -21,8 +21,8 @@ from types import FrameType
 
 import fluss
 from fluss import blocking
-from fluss.client.kernel.retry import JOBS, retried
 from fluss.errors import ConsumerFencedError, FlussError
+from fluss.retry import JOBS, retried
 
 POLL_MS = 100
 CONNECT_S = 300.0

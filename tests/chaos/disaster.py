@@ -26,7 +26,7 @@ import pyarrow as pa
 import fluss
 from fluss import blocking
 from fluss.errors import FlussError
-from fluss.server.verify_backup import verify
+from fluss.server.restore import verify
 from fluss.storage.backup.points import newest_point
 from fluss.storage.remote.objects import DirectoryObjects
 from fluss.storage.remote.store import RemoteStore, RemoteTraffic

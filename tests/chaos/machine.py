@@ -38,7 +38,7 @@ class Disk(StrEnum):
     """What a server has its files on."""
 
     PLAIN = "plain"
-    # Files whose unsynced parts can be lost (fluss.testing.losing_files).
+    # Files whose unsynced parts can be lost (fluss.testing.faultfs).
     LOSING = "losing"
     # A file system of its own (tests.chaos.loop_disk).
     LOOP = "loop"

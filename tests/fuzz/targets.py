@@ -39,8 +39,7 @@ from fluss.record.log_batch import (
     read_batch,
     verify_crc,
 )
-from fluss.record.statistics import collect_statistics
-from fluss.record.statistics_columns import WantedColumn, read_statistics
+from fluss.record.statistics import WantedColumn, collect_statistics, read_statistics
 from fluss.record.value_batch import decode_value, decode_value_batch, encode_value, encode_value_batch, split_values
 from fluss.row import compacted, indexed
 from fluss.row.compacted_columns import decode_keys, decode_rows, encode_keys, encode_rows

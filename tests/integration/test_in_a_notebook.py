@@ -15,7 +15,7 @@ import pytest
 
 import fluss
 from fluss import blocking, embedded
-from fluss.notebook import html_table, shown
+from fluss.schema.value_objects import html_table, shown
 
 SCHEMA = pa.schema([("id", pa.int32()), ("note", pa.string())])
 

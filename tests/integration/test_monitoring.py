@@ -13,7 +13,7 @@ import pytest
 
 import fluss
 from fluss import embedded, telemetry
-from fluss.server.json_logs import JsonFormatter
+from fluss.server.process import JsonFormatter
 from fluss.web.load_history import upstream_metrics
 from tests.pages import ROOT
 from tools import generate_metrics_page

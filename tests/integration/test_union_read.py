@@ -29,6 +29,7 @@ from tests.integration.keyed_tables import Tables, by_key, delete, tables_of, up
 
 pytest.importorskip("pyiceberg", reason="a lake needs pyiceberg")
 
+from fluss.client.scan.known_keys import KnownKeys
 from fluss.lake.fluss_rows import LakeRows  # needs pyiceberg
 from tests.lake_tiering import lake_table_of, tier  # needs pyiceberg
 
@@ -275,6 +276,62 @@ def test_only_files_that_changes_can_touch_are_read_with_their_keys(
     assert files_read() == {"b": 6}
     upsert(table, [[key, "new", -key] for key in range(240, 260)])
     assert files_read() == {"b": 4, "b k": 2}
+
+
+def test_keys_of_a_file_are_read_no_more_than_twice(
+    union: Tables, plain: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = keyed(union, ENGINES[0], bucket_count=2)
+    # Of the second round, the rows come in descending order of their keys.
+    for keys in (range(50), range(99, 49, -1)):
+        upsert(table, [[key, "old", key] for key in keys])
+        tier(table)
+    read: list[str] = []
+    file_batches = LakeRows.file_batches
+
+    def recorded(self: LakeRows, files: Any, **more: Any) -> Any:
+        files = list(files)
+        read.extend(" ".join(self._names) for _ in files)
+        return file_batches(self, files, **more)
+
+    monkeypatch.setattr(LakeRows, "file_batches", recorded)
+
+    def columns_read(columns: list[str], condition: str | None = None) -> list[str]:
+        read.clear()
+        expected = sorted_rows(plain.again(table).to_arrow(columns, filter=condition))
+        assert sorted_rows(table.to_arrow(columns, filter=condition)) == expected
+        return sorted(read)
+
+    upsert(table, [[key, "new", -key] for key in range(0, 100, 7)])
+    assert columns_read(["b"]) == ["b k"] * 4
+    assert columns_read(["b"]) == ["b"] * 4 + ["k"] * 4
+    assert columns_read(["b"]) == ["b"] * 4
+    delete(table, [[key] for key in range(0, 100, 11)])
+    assert columns_read(["b"]) == ["b"] * 4
+    # A condition saves more than keys that are known.
+    assert columns_read(["b"], "a = 'old'") == ["b a k"] * 4
+    tier(table)
+    # What was deleted by position stays deleted, and the files have the positions that they had.
+    upsert(table, [[key, "newer", -key] for key in range(0, 100, 5)])
+    assert columns_read(["a"]).count("a") == 4
+    assert "k" in columns_read(["a"])
+    assert set(columns_read(["a"])) == {"a"}
+
+
+def test_keys_that_are_known_take_no_more_memory_than_allowed(
+    union: Tables, plain: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = KnownKeys(bytes_max=8 * 60)
+    monkeypatch.setattr(union_read, "KNOWN_KEYS", known)
+    tables = [keyed(union, ENGINES[0], bucket_count=1) for _ in range(3)]
+    for table, row_count in zip(tables, (40, 50, 70), strict=True):
+        upsert(table, [[key, "old", key] for key in range(row_count)])
+        tier(table)
+        upsert(table, [[key, "new", key] for key in range(0, row_count, 3)])
+    for table, kept in zip(tables, (40, 50, 50), strict=True):
+        for _ in range(3):
+            assert by_key(table.to_arrow(), "k") == by_key(plain.again(table).to_arrow(), "k")
+        assert known.byte_count == 8 * kept
 
 
 def test_many_changes_are_merged_in_several_steps(

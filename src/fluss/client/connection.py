@@ -13,7 +13,6 @@ from fluss.client.admin.admin import FlussAdmin
 from fluss.client.connecting import Connecting
 from fluss.client.fluss_table import FlussTable, TableContext
 from fluss.client.kernel.cluster import Cluster
-from fluss.client.kernel.retry import checked_timeout_s
 from fluss.client.kernel.runtime import Runtime, StartedCall, runtime
 from fluss.client.lookup.lookup_client import LookupClient
 from fluss.config import Config
@@ -21,6 +20,7 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.integers import int64
 from fluss.metrics import Metrics
 from fluss.net.channel import Dial
+from fluss.retry import checked_timeout_s
 from fluss.schema.table import TableInfo, TablePath
 from fluss.schema.value_objects import ServerMade
 

@@ -23,9 +23,9 @@ from fluss.filter.condition_parser import (
 from fluss.filter.conditions import Always, BoundCondition, Joined, Like, Not, Null, compared, one_of
 from fluss.filter.literals import LiteralPosition, MisfitError, position_of
 from fluss.options import suggestion
-from fluss.schema.naming_rules import matching_name
 from fluss.schema.predicate import TEXT_ROOTS
 from fluss.schema.schema import Column, Schema, shown_names
+from fluss.schema.table import matching_name
 
 
 class Binder:

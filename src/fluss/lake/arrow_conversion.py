@@ -60,7 +60,7 @@ def lake_batch(
     count = rows.num_rows
     offset_array = np.arange(offsets, offsets + count, dtype=np.int64) if isinstance(offsets, int) else offsets
     ms = np.full(count, timestamps_ms, np.int64) if isinstance(timestamps_ms, int) else np.asarray(timestamps_ms)
-    # By name, not by place: whoever else has the lake table may have added columns behind these.
+    # By name, not by place: another writer of the lake table may have added columns behind these.
     present = dict(zip(rows.schema.names, rows.columns, strict=True)) | {
         BUCKET_COLUMN: pa.array(np.full(count, bucket_id, np.int32)),
         OFFSET_COLUMN: pa.array(offset_array, pa.int64()),

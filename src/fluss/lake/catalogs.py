@@ -14,6 +14,7 @@ from requests.exceptions import Timeout
 from fluss.errors import ErrorCode, FlussError
 from fluss.lake.directory_catalog import DirectoryCatalog
 from fluss.options import without_passwords
+from fluss.retry import LAKE_CATALOGS
 from fluss.schema.table_options import LAKE_PREFIX
 
 _T = TypeVar("_T")
@@ -26,10 +27,6 @@ _WAREHOUSE: Final = "warehouse"
 _DIRECTORY_TYPES: Final = ("hadoop", "directory")
 # Everything here lists and writes files through pyarrow, which has all common file systems built in.
 _IO: Final = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
-
-# A service that is started again is back after a few seconds: so often it is asked, with pauses that double.
-_ATTEMPTS: Final = 6
-_FIRST_PAUSE_S = 0.2
 
 
 def catalog_properties(table_properties: Mapping[str, str], own: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -72,13 +69,11 @@ def open_catalog(properties: Mapping[str, str]) -> Catalog:
 
 def retried(call: Callable[[], _T]) -> _T:
     """Ask a catalog what changes nothing, again for some seconds while it is away."""
-    pause_s = _FIRST_PAUSE_S
-    for _ in range(_ATTEMPTS - 1):
+    for pause_s in LAKE_CATALOGS.pauses_s():
         try:
             return call()
         except (RequestsConnectionError, Timeout, ServerError, ServiceUnavailableError):
             time.sleep(pause_s)
-            pause_s *= 2
     return call()
 
 

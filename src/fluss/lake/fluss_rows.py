@@ -7,7 +7,7 @@ positions are cut out. What is left, files with deletes by key and tables whose 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -48,6 +48,7 @@ _FILES_AHEAD: Final = 2
 _PLAIN: Final = 0
 _UNFILTERED: Final = 1
 _OTHER: Final = 2
+_NOTHING: Final[Mapping[str, Int64Array]] = {}
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class LakeRows:
         _check_not_removed(table, [name for name in fields.names if name not in known])
         self._condition = pruning_condition(predicate, schema, known)
         self._lake_schema = lake_schema
+        self._arrow_schema = arrow_schema(lake_schema, with_field_ids=False)
         self._is_by_name = _has_stable_names(table)
         # Says at once if there is no such snapshot.
         self._new_scan(self._condition)
@@ -125,21 +127,35 @@ class LakeRows:
         chosen._names = [name for name in self._names if name in names]
         return chosen
 
-    def batches(self, files: Iterable[LakeFile], *, offset_stop: int | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self,
+        files: Iterable[LakeFile],
+        *,
+        offset_stop: int | None = None,
+        left_out: Mapping[str, Int64Array] = _NOTHING,
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some of the files, in their order; with ``offset_stop`` only those before it in the log.
 
-        Rows for which the predicate does not hold may be among them.
+        Rows for which the predicate does not hold may be among them. Those at positions ``left_out``, by the path of a
+        file that ``has_positions``, are not; they are in ascending order.
         """
-        return (batch for _, batch in self.file_batches(files, offset_stop=offset_stop))
+        return (batch for _, batch in self.file_batches(files, offset_stop=offset_stop, left_out=left_out))
 
     def file_batches(
-        self, files: Iterable[LakeFile], *, offset_stop: int | None = None
+        self,
+        files: Iterable[LakeFile],
+        *,
+        offset_stop: int | None = None,
+        left_out: Mapping[str, Int64Array] = _NOTHING,
     ) -> Iterator[tuple[LakeFile, pa.RecordBatch]]:
         """Yield what ``batches`` does, with the file that the rows are in."""
         condition = self._condition
         if offset_stop is not None:
             condition = And(condition, LessThan(OFFSET_COLUMN, offset_stop))
-        reading = _Reading(self, condition)
+        files = list(files)
+        if not files:
+            return
+        reading = _Reading(self, condition, left_out)
         with reading_lake(self._table):
             for group in reading.grouped(files):
                 for file, batch in reading.read(group):
@@ -158,9 +174,18 @@ class LakeRows:
         lower, upper = (from_bytes(field.field_type, end) for end in ends)
         return lower, upper
 
+    @property
+    def has_condition(self) -> bool:
+        """Whether rows may be left out, as far as the lake can tell."""
+        return bool(self._condition != AlwaysTrue())
+
+    def has_positions(self, file: LakeFile) -> bool:
+        """Whether rows of a file can be left out by their positions: all it takes is to read it as it is."""
+        return self._is_by_name and not file.equality_deletes and file.data.file_format == FileFormat.PARQUET
+
     def is_plain(self, file: LakeFile) -> bool:
         """Whether a file is Parquet that can be read as it is, by the names of its columns."""
-        return self._is_by_name and not file.has_deletes and file.data.file_format == FileFormat.PARQUET
+        return self.has_positions(file) and not file.position_deletes
 
     def _fluss_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         names = batch.schema.names
@@ -174,14 +199,14 @@ class LakeRows:
 
 
 class _Reading:
-    """One pass over files, with a condition under which rows may be left out."""
+    """One pass over files, with a condition under which rows may be left out, and positions that are left out."""
 
-    def __init__(self, rows: LakeRows, condition: BooleanExpression) -> None:
+    def __init__(self, rows: LakeRows, condition: BooleanExpression, left_out: Mapping[str, Int64Array]) -> None:
         self._rows = rows
+        self._left_out = left_out
         self._condition = condition
         self._io: Any = rows._table.io
         self._schema = rows._lake_schema
-        self._arrow_schema = arrow_schema(self._schema, with_field_ids=False)
         self._format = ds.ParquetFileFormat(
             default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True)
         )
@@ -197,12 +222,15 @@ class _Reading:
                 yield list(group)
 
     def _kind(self, file: LakeFile) -> int:
-        if self._rows.is_plain(file):
-            return _PLAIN
-        if not self._rows._is_by_name or file.equality_deletes or file.data.file_format != FileFormat.PARQUET:
+        if not self._rows.has_positions(file):
             return _OTHER
+        if not self._loses_rows(file):
+            return _PLAIN
         # Positions count all rows of a file, so that nothing may be left out of it by a condition.
         return _PLAIN if self._condition == AlwaysTrue() else _UNFILTERED
+
+    def _loses_rows(self, file: LakeFile) -> bool:
+        return bool(file.position_deletes) or file.data.file_path in self._left_out
 
     def read(self, files: Sequence[LakeFile]) -> Iterator[tuple[LakeFile, pa.RecordBatch]]:
         """Yield rows of a group of files, with the file that they are in."""
@@ -237,7 +265,7 @@ class _Reading:
         deleted = np.zeros(0, np.int64)
         for tagged in scanner.scan_batches():
             file, batch = by_path[tagged.fragment.path], tagged.record_batch
-            if not file.position_deletes:
+            if not self._loses_rows(file):
                 yield file, batch
                 continue
             if file is not current:
@@ -274,13 +302,16 @@ class _Reading:
         scheme, netloc, _ = PyArrowFileIO.parse_location(files[0].data.file_path, self._io.properties)
         return ds.FileSystemDataset.from_paths(
             paths,
-            schema=self._arrow_schema,
+            schema=self._rows._arrow_schema,
             format=self._format,
             filesystem=self._io.fs_by_scheme(scheme, netloc),
         )
 
     def _deleted_positions(self, file: LakeFile) -> Int64Array:
-        """Return the positions of deleted rows in ascending order. Each delete file is read once for its bucket."""
+        """Return the positions of lost rows in ascending order. Each delete file is read once for its bucket."""
+        left_out = self._left_out.get(file.data.file_path, np.zeros(0, np.int64))
+        if not file.position_deletes:
+            return left_out
         paths = {deletes.file_path for deletes in file.position_deletes}
         self._deletes = {path: found for path, found in self._deletes.items() if path in paths}
         for deletes in file.position_deletes:
@@ -288,7 +319,7 @@ class _Reading:
                 self._deletes[deletes.file_path] = _read_deletes(self._io, deletes)
         by_file = (found.get(file.data.file_path) for found in self._deletes.values())
         positions = [found.to_numpy() for found in by_file if found is not None]
-        return np.unique(np.concatenate([np.zeros(0, np.int64), *positions]))
+        return np.unique(np.concatenate([left_out, *positions]))
 
 
 @contextmanager
@@ -306,7 +337,7 @@ def reading_lake(table: IcebergTable | _PinnedTable) -> Iterator[None]:
 
 
 def _check_not_removed(table: IcebergTable, missing: Sequence[str]) -> None:
-    """Refuse to read columns that the lake table has had: somebody has removed or renamed them there."""
+    """Refuse to read columns that the lake table has had: a user of the lake has removed or renamed them there."""
     former = {field.name for schema in table.metadata.schemas for field in schema.fields}
     for name in missing:
         if name in former:

@@ -35,6 +35,7 @@ from fluss.protocol.session import (
     ResponseReceived,
     ServerFailureReceived,
 )
+from fluss.retry import LOGINS
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
@@ -280,7 +281,7 @@ class Channel:
     async def _authenticate(
         self, credentials: sasl.Credentials, rng: random.Random, sleep: Callable[[float], Awaitable[None]]
     ) -> None:
-        for delay_s in sasl.retry_delays_s(rng):
+        for delay_s in LOGINS.pauses_s(rng):
             try:
                 await self._exchange_tokens(credentials)
             except FlussError as error:

@@ -40,7 +40,7 @@ class ListenerSettings:
     mechanisms: tuple[str, ...] = (PLAIN,)
     # With it the listener speaks TLS and nothing else. Without users, a client is whom its certificate names.
     certificate: ServerCertificate | None = field(default=None, repr=False)
-    # What is there over HTTP, in a sentence for those who try this port.
+    # What is there over HTTP, in a sentence for browsers that try this port.
     http_page: str = ""
     frame_bytes_max: int = REQUEST_FRAME_BYTES_MAX
     connections_max: int = 1000

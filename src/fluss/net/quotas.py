@@ -156,7 +156,7 @@ class Quotas:
         self.is_active = False
 
     def set_rates(self, kind: QuotaKind, rates: QuotaRates) -> None:
-        """Limit clients from now on; those who are in debt stay so, at the new rate."""
+        """Limit clients from now on; clients that are in debt stay so, at the new rate."""
         self._limits[kind] = rates
         self.is_active = any(limit.limits_somebody for limit in self._limits.values())
         for client in self._clients.values():

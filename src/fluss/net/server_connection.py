@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFacts:
-    """One connection, for those who look who is there."""
+    """One connection, as operators see it."""
 
     listener_name: str
     peer_address: str
@@ -562,7 +562,7 @@ class ServerConnection(asyncio.BufferedProtocol, TlsConnection):
         )
 
     def _has_memory(self) -> bool:
-        """Whether there is memory for what may arrive. Small requests of those who hold nothing are always read."""
+        """Whether there is memory for what may arrive. A small request is always read if its client holds none."""
         if self._request_memory.is_exhausted and self._partial_bytes + self._request_bytes > 0:
             self._request_memory.wait(self.regulate_reading)
             return False

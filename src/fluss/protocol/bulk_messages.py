@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
 
 from fluss.buffers import BytesLike, byte_view
 from fluss.errors import CorruptMessageError
@@ -135,6 +135,12 @@ class _Kind(Enum):
         self.wire_types = wire_types
 
 
+_INT64_SIGN = 1 << 63
+# By these names, because each look at a member of an enum costs as much as an integer.
+_INT32, _INT64, _BOOL = _Kind.INT32, _Kind.INT64, _Kind.BOOL
+_RECORDS, _ENTRIES, _PACKED_INT32 = _Kind.RECORDS, _Kind.ENTRIES, _Kind.PACKED_INT32
+
+
 @dataclass(frozen=True, slots=True)
 class _Field:
     number: int
@@ -145,6 +151,13 @@ class _Field:
     # The attribute with further entries that are encoded already.
     encoded_entries: str | None = None
     message: MessageCodec[Any] | None = None
+    # What the kind says, and the tag with which the field is written.
+    wire_types: tuple[int, ...] = field(init=False)
+    tag: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "wire_types", self.kind.wire_types)
+        object.__setattr__(self, "tag", protowire.tag(self.number, self.wire_types[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +168,13 @@ class _Layout:
     build: Callable[..., Any]
     fields: tuple[_Field, ...]
     by_number: dict[int, _Field] = field(init=False)
+    # Those of which something is left to do when all have been decoded.
+    checked: tuple[_Field, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_number", {item.number: item for item in self.fields})
+        checked = tuple(item for item in self.fields if item.required or item.message is not None)
+        object.__setattr__(self, "checked", checked)
 
 
 def _bucket_request(message_name: str) -> _Layout:
@@ -352,22 +369,22 @@ def _encode(layout: _Layout, message: Any) -> tuple[Parts, int]:
 
 
 def _encode_field(item: _Field, value: Any) -> Parts:
-    number, kind = item.number, item.kind
-    if kind.wire_types == (protowire.VARINT,):
-        assert kind is not _Kind.INT32 or -(1 << 31) <= value < (1 << 31), f"{item.name} must fit 32 bits"
-        return [protowire.tag(number, protowire.VARINT) + protowire.varint(value)]
-    if kind is _Kind.RECORDS:
+    kind = item.kind
+    if kind is _INT32 or kind is _INT64 or kind is _BOOL:
+        assert kind is not _INT32 or -(1 << 31) <= value < (1 << 31), f"{item.name} must fit 32 bits"
+        return [item.tag + protowire.varint(value)]
+    if kind is _RECORDS:
         pieces = _pieces(value)
-        return [protowire.length_prefix(number, sum(map(len, pieces))), *pieces]
-    if kind is _Kind.ENTRIES:
+        return [item.tag + protowire.length(sum(map(len, pieces))), *pieces]
+    if kind is _ENTRIES:
         assert item.entries is not None
         parts: Parts = []
         for entry in value:
             entry_parts, byte_count = _encode(item.entries, entry)
-            parts.append(protowire.length_prefix(number, byte_count))
+            parts.append(item.tag + protowire.length(byte_count))
             parts.extend(entry_parts)
         return parts
-    if kind is _Kind.PACKED_INT32:
+    if kind is _PACKED_INT32:
         if not value:
             return []
         content = b"".join(map(protowire.varint, value))
@@ -377,7 +394,7 @@ def _encode_field(item: _Field, value: Any) -> Parts:
         content = value.SerializeToString()
     else:
         content = value
-    return [protowire.length_prefix(number, len(content)) + content]
+    return [item.tag + protowire.length(len(content)) + content]
 
 
 class _Decoder:
@@ -389,41 +406,43 @@ class _Decoder:
 
     def decode(self, layout: _Layout, body: memoryview) -> Any:
         values: dict[str, Any] = {}
+        by_number = layout.by_number
         for number, wire_type, raw in protowire.walk(body):
-            self._count_field(layout)
-            item = layout.by_number.get(number)
+            self._fields_left -= 1
+            if self._fields_left < 0:
+                self._refuse(layout)
+            item = by_number.get(number)
             # A known number with another wire type is as unknown as an unknown number.
-            if item is None or wire_type not in item.kind.wire_types:
+            if item is None or wire_type not in item.wire_types:
                 continue
+            kind = item.kind
             if isinstance(raw, int):
-                self._add_integer(values, item, raw)
+                if kind is _INT64:
+                    values[item.name] = raw if raw < _INT64_SIGN else raw - (1 << 64)
+                elif kind is _BOOL:
+                    values[item.name] = raw != 0
+                elif kind is _INT32:
+                    values[item.name] = protowire.signed_32(raw)
+                else:
+                    values.setdefault(item.name, []).append(protowire.signed_32(raw))
+            elif kind is _RECORDS:
+                values[item.name] = raw
             else:
                 self._add_content(values, layout, item, raw)
         return self._build(layout, values)
 
-    def _add_integer(self, values: dict[str, Any], item: _Field, raw: int) -> None:
-        kind = item.kind
-        if kind is _Kind.INT64:
-            values[item.name] = protowire.signed_64(raw)
-        elif kind is _Kind.INT32:
-            values[item.name] = protowire.signed_32(raw)
-        elif kind is _Kind.BOOL:
-            values[item.name] = raw != 0
-        else:
-            values.setdefault(item.name, []).append(protowire.signed_32(raw))
-
     def _add_content(self, values: dict[str, Any], layout: _Layout, item: _Field, raw: memoryview) -> None:
         kind = item.kind
-        if kind is _Kind.RECORDS:
-            values[item.name] = raw
-        elif kind is _Kind.ENTRIES:
+        if kind is _ENTRIES:
             assert item.entries is not None
             values.setdefault(item.name, []).append(self.decode(item.entries, raw))
-        elif kind is _Kind.PACKED_INT32:
+        elif kind is _PACKED_INT32:
             integers = values.setdefault(item.name, [])
             position = 0
             while position < len(raw):
-                self._count_field(layout)
+                self._fields_left -= 1
+                if self._fields_left < 0:
+                    self._refuse(layout)
                 value, position = protowire.read_varint(raw, position)
                 integers.append(protowire.signed_32(value))
         elif kind is _Kind.STRING:
@@ -437,7 +456,7 @@ class _Decoder:
             values.setdefault(item.name, []).append(raw)
 
     def _build(self, layout: _Layout, values: dict[str, Any]) -> Any:
-        for item in layout.fields:
+        for item in layout.checked:
             if item.required and item.name not in values:
                 raise CorruptMessageError(f"a {layout.message_name} lacks the required field {item.name}")
             if item.message is not None and item.name in values:
@@ -445,9 +464,7 @@ class _Decoder:
                 values[item.name] = item.message.decode(b"".join(values[item.name]))
         return layout.build(**values)
 
-    def _count_field(self, layout: _Layout) -> None:
-        self._fields_left -= 1
-        if self._fields_left < 0:
-            raise CorruptMessageError(
-                f"a {layout.message_name} takes the message above {self._fields_max} fields; send it in several pieces"
-            )
+    def _refuse(self, layout: _Layout) -> NoReturn:
+        raise CorruptMessageError(
+            f"a {layout.message_name} takes the message above {self._fields_max} fields; send it in several pieces"
+        )

@@ -32,7 +32,7 @@ from fluss.schema.cluster_info import (
     ServerTag,
     ServerType,
 )
-from fluss.schema.database import DatabaseInfo, DatabaseSummary
+from fluss.schema.descriptor import DatabaseInfo, DatabaseSummary
 from fluss.schema.offsets import LakeSnapshot, ProducerOffsets
 from fluss.schema.schema import AggFunction, Column
 from fluss.schema.serde import (

@@ -26,6 +26,8 @@ FIXED32 = 5
 _GROUPS = (3, 4)
 _FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
 _VARINT_BYTES_MAX = 10
+# The negative number that is in nearly every message.
+_MINUS_ONE = b"\xff" * (_VARINT_BYTES_MAX - 1) + b"\x01"
 _TAG_BYTES_MAX = 5
 _TAG_MAX = (1 << 32) - 1
 _LENGTH_MAX = (1 << 31) - 1
@@ -43,7 +45,11 @@ def walk(message: memoryview) -> Iterator[tuple[int, int, Value]]:
     position, end = 0, len(message)
     while position < end:
         tag_position = position
-        tag, position = read_varint(message, position)
+        tag = message[position]
+        if tag < 0x80:
+            position += 1
+        else:
+            tag, position = read_varint(message, position)
         number, wire_type = tag >> 3, tag & 7
         if number == 0 or tag > _TAG_MAX or position - tag_position > _TAG_BYTES_MAX:
             raise CorruptMessageError(
@@ -74,6 +80,10 @@ def read_varint(message: memoryview, position: int) -> tuple[int, int]:
     """Return the unsigned value at ``position`` and the position behind it."""
     if position < len(message) and (byte := message[position]) < 0x80:
         return byte, position + 1
+    if position + 1 < len(message) and (second := message[position + 1]) < 0x80:
+        return message[position] & 0x7F | second << 7, position + 2
+    if message[position : position + _VARINT_BYTES_MAX] == _MINUS_ONE:
+        return 0xFFFF_FFFF_FFFF_FFFF, position + _VARINT_BYTES_MAX
     value = 0
     for shift, byte in enumerate(message[position : position + _VARINT_BYTES_MAX]):
         value |= (byte & 0x7F) << (7 * shift)
@@ -100,6 +110,10 @@ def varint(value: int) -> bytes:
     """Encode an integer between -2**63 and 2**64-1; negative ones take ten bytes."""
     if 0 <= value < 0x80:
         return value.to_bytes(1, "little")
+    if 0 <= value < 0x4000:
+        return (value & 0x7F | 0x80 | value >> 7 << 8).to_bytes(2, "little")
+    if value == -1:
+        return _MINUS_ONE
     assert -(1 << 63) <= value < (1 << 64), "the value has more than 64 bits"
     value &= 0xFFFF_FFFF_FFFF_FFFF
     encoded = bytearray()
@@ -115,8 +129,13 @@ def tag(number: int, wire_type: int) -> bytes:
     return varint(number << 3 | wire_type)
 
 
-def length_prefix(number: int, size: int) -> bytes:
-    """Encode what stands before the content of a field of wire type BYTES."""
+def length(size: int) -> bytes:
+    """Encode what stands between the tag and the content of a field of wire type BYTES."""
     if size > _LENGTH_MAX:
         raise FlussError(f"a message field of {size} bytes is above the protobuf limit of 2 GiB; write smaller batches")
-    return tag(number, BYTES) + varint(size)
+    return varint(size)
+
+
+def length_prefix(number: int, size: int) -> bytes:
+    """Encode what stands before the content of a field of wire type BYTES."""
+    return tag(number, BYTES) + length(size)

@@ -7,10 +7,9 @@ SCRAM is in ``scram``. Secrets never appear in a repr, a log line or an error te
 from __future__ import annotations
 
 import hmac
-import random
 import secrets
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -26,10 +25,6 @@ PLAINTEXT_PROTOCOL = "PLAINTEXT"
 
 # Far above any sensible user name and password.
 _TOKEN_BYTES_MAX = 64 * 1024
-
-RETRY_DELAY_S_MIN = 0.1
-RETRY_DELAY_S_MAX = 5.0
-_RETRY_JITTER = 0.2
 
 # Passwords that are configured as they are: hashing them protects only what can be overheard of a login by SCRAM.
 _CLEAR_ITERATIONS: Final = 16_384
@@ -145,14 +140,6 @@ def _scram_exchange(credentials: Credentials) -> ClientExchange:
     final = client.final(credentials.salted(salt, iterations))
     answer = yield pb.AuthenticateRequest(protocol=scram.MECHANISM, token=final)
     client.check(answer.challenge)
-
-
-def retry_delays_s(rng: random.Random) -> Iterator[float]:
-    """Yield the pauses before repeating a temporarily failed attempt: doubling, with jitter, without end."""
-    delay_s = RETRY_DELAY_S_MIN
-    while True:
-        yield delay_s * rng.uniform(1 - _RETRY_JITTER, 1 + _RETRY_JITTER)
-        delay_s = min(delay_s * 2, RETRY_DELAY_S_MAX)
 
 
 class PlainLogin(NamedTuple):

@@ -38,7 +38,7 @@ import numpy.typing as npt
 from fluss.buffers import Int64Array
 from fluss.integers import INT64_MAX
 from fluss.record.batch_heads import BatchHeads
-from fluss.record.statistics_columns import (
+from fluss.record.statistics import (
     BoolArray,
     ColumnStatistics,
     TypesOf,

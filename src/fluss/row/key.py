@@ -42,11 +42,10 @@ from fluss.errors import FlussError
 from fluss.row.compacted import decode_fields, encode_fields
 from fluss.row.compacted_columns import encode_keys
 from fluss.row.encoded import EncodedRows
-from fluss.row.java_format import format_date_time, format_float, format_instant
 from fluss.row.python_values import from_internal
 from fluss.row.scalars import INT64, encode_fixed, encode_text, encode_unscaled, fixed_struct
 from fluss.row.slots import encode_aligned_row
-from fluss.row.values import internal_from_arrow
+from fluss.row.values import format_date_time, format_float, format_instant, internal_from_arrow
 from fluss.schema.types import DataType, DecimalType, TypeRoot
 
 KV_FORMAT_VERSION_DEFAULT: Final = 1

@@ -43,10 +43,8 @@ from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias, get_args
 import numpy as np
 
 from fluss.errors import ErrorCode, FlussError
-from fluss.row.java_format import civil_date, format_float, time_of_day
-from fluss.row.values import DAY_MS, NANOS_PER_MILLI, Timestamp
-from fluss.schema.naming_rules import new_name_problem
-from fluss.schema.table import VALUE_SEPARATOR
+from fluss.row.values import DAY_MS, NANOS_PER_MILLI, Timestamp, civil_date, format_float, time_of_day
+from fluss.schema.table import VALUE_SEPARATOR, new_name_problem
 from fluss.schema.table_options import TimeUnit
 from fluss.schema.types import BinaryType, DataType, TypeRoot
 

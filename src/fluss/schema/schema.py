@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import INT32_MAX
-from fluss.notebook import html_table
 from fluss.schema.arrow import arrow_field, data_type_from_arrow
 from fluss.schema.types import (
     FIELD_ID_UNASSIGNED,
@@ -33,7 +32,7 @@ from fluss.schema.types import (
     nesting_depth,
     number_fields,
 )
-from fluss.schema.value_objects import string_list
+from fluss.schema.value_objects import html_table, string_list
 
 _T = TypeVar("_T")
 

@@ -26,8 +26,7 @@ from fluss.buffers import BytesLike
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import INT32_MAX
 from fluss.json_object import JsonObject, parse_object, write_json
-from fluss.schema.database import DatabaseDescriptor
-from fluss.schema.descriptor import TableDescriptor
+from fluss.schema.descriptor import DatabaseDescriptor, TableDescriptor
 from fluss.schema.schema import AggFunction, Column, Schema, canonical_function_name, schema_from_columns
 from fluss.schema.types import (
     FIELD_ID_UNASSIGNED,

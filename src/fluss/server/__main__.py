@@ -20,12 +20,11 @@ import fluss.neighbours  # noqa: F401 - it looks for what would be in the way
 from fluss._version import __version__
 from fluss.errors import FlussError
 from fluss.net.transport import run
-from fluss.server import hash_password, verify_backup
 from fluss.server.listener_parsing import PORT_MAX, address_text
 from fluss.server.options.http_options import DEFAULT_HTTP_PORT
 from fluss.server.options.listener_options import DEFAULT_LISTENER_NAME, DEFAULT_PORT
-from fluss.server.options.option_sources import STANDARD_INPUT, Setting
 from fluss.server.options.process_options import Durability
+from fluss.server.options.server_option import STANDARD_INPUT, Setting
 from fluss.server.options.server_options import ServerOptions, is_secret_option, meaningless_variables, variable_of
 from fluss.server.process import (
     LOG_FORMATS,
@@ -36,6 +35,8 @@ from fluss.server.process import (
     request_stop,
     serve,
 )
+from fluss.server.restore import verify_backup
+from fluss.server.security_files import HASH_COMMAND, hash_password
 from fluss.storage.remote.file_systems import FileSystemOptions
 
 _PROGRAM: Final = "python -m fluss.server"
@@ -61,7 +62,7 @@ examples:
   and:
     {_PROGRAM} --data-dir ./data --config server.yaml
   Instead of a password its hash can stand there, which this command makes:
-    {_PROGRAM} {hash_password.COMMAND}
+    {_PROGRAM} {HASH_COMMAND}
 
   Copy what is complete to remote storage, back up the rest, and replace a server that is gone:
     {_PROGRAM} --data-dir ./data -D remote.data.dir=/mnt/archive
@@ -86,8 +87,8 @@ logger = logging.getLogger(__name__)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a server until it is stopped, or another command; tell what goes wrong, and return the exit code."""
     words = sys.argv[1:] if argv is None else argv
-    if words and words[0] == hash_password.COMMAND:
-        return hash_password.main(words[1:])
+    if words and words[0] == HASH_COMMAND:
+        return hash_password(words[1:])
     try:
         return run_server(words)
     except (FlussError, OSError) as error:
@@ -233,7 +234,7 @@ def _verify_backup(location: str, options: ServerOptions, parser: argparse.Argum
     location = location or next(iter(options.remote_locations), "")
     if not location:
         parser.error(f"say where the backup is: --verify-backup DIR, or set '{ServerOptions.remote_data_dir.key}'")
-    return verify_backup.main(location, FileSystemOptions(options.file_system_properties), options.remote_locations)
+    return verify_backup(location, FileSystemOptions(options.file_system_properties), options.remote_locations)
 
 
 def _warn_of_readable(path: Path, options: ServerOptions) -> None:

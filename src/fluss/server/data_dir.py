@@ -113,7 +113,7 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def _close_to_others(path: Path, mode: int) -> None:
-    """Take rights to the directory away from those who should not have them. What cannot be done is logged."""
+    """Take rights to the directory away from users who should not have them. What cannot be done is logged."""
     status = path.stat()
     if status.st_uid != os.geteuid():
         logger.warning("the data directory %s belongs to another user of this machine (id %d)", path, status.st_uid)

@@ -59,6 +59,20 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionDrop:
+    """A partition that is gone. ``log_ends`` are the next offsets its buckets would have had, by number.
+
+    An end is -1 where it is not known; all of them are unknown in an empty tuple.
+    """
+
+    partition_id: int
+    table_id: int
+    name: str
+    dropped_ms: int
+    log_ends: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class BucketHealth:
     """How many buckets a tablet server should lead, and how many of them work."""
 

@@ -1,4 +1,4 @@
-"""What a server shows to those who run it: metrics, health, connections, options, buckets; and a way in for its page.
+"""What a server shows to its operators: metrics, health, connections, options, buckets; and a way in for its page.
 
 Everything here may be called from any thread: what belongs to the event loop of the server is looked at there, which
 takes microseconds, and everything that takes longer is left to the caller.

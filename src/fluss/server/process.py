@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import json
 import logging
 import os
 import sys
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -32,14 +34,13 @@ from fluss.protocol.sasl import UserTable
 from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.coordinator import Coordinator
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
-from fluss.server.coordinator.lake_offsets import LakeOffsetsFiles
+from fluss.server.coordinator.lake_snapshots import LakeOffsetsFiles
 from fluss.server.coordinator.metadata.metadata_backup import MetadataBackup
 from fluss.server.coordinator.metadata.metadata_store import FILE_NAME as METADATA_FILE
 from fluss.server.coordinator.nodes import Nodes
 from fluss.server.data_dir import DataDirectory
 from fluss.server.descriptors import connections_possible, http_connections_possible, raise_limit
-from fluss.server.http_listener import HttpPlan, Site, page_sentence, plan_http, start_site
-from fluss.server.json_logs import JsonFormatter
+from fluss.server.http_listener import HttpPlan, MetricsPage, Site, page_sentence, plan_http, start_site
 from fluss.server.listener_parsing import address_text
 from fluss.server.listeners import (
     HTTP_LISTENER_NAME,
@@ -49,7 +50,6 @@ from fluss.server.listeners import (
     plan_listeners,
     warn_of_listeners,
 )
-from fluss.server.metrics_page import MetricsPage
 from fluss.server.model import Clock
 from fluss.server.operator_view import INSIDE_LISTENER, OperatorView
 from fluss.server.options.server_option import ServerOption
@@ -548,3 +548,19 @@ def _where(task: asyncio.Task[Any]) -> str:
         functions.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
         waiting = waiting.cr_await
     return f"{task.get_name()} in {' > '.join(functions) or waiting}"
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes time, level, logger and message, the thread, and the traceback of an exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "thread": record.threadName,
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)

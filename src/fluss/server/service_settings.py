@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from fluss.machine import machine_memory_bytes
+from fluss.memory import machine_memory_bytes
 from fluss.schema.predicate import FilterLimits
 from fluss.server.authorizer import super_user_names
 from fluss.server.coordinator.settings import CoordinatorSettings

@@ -23,8 +23,7 @@ from fluss.client.bulk import wait_for
 from fluss.config import Config
 from fluss.errors import ErrorCode, FlussError
 from fluss.filter.lexer import quoted_name, quoted_string
-from fluss.schema.naming_rules import name_problem
-from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.table import TableInfo, TablePath, name_problem
 from fluss.spark.connections import await_answer, open_connection
 from fluss.spark.data_source import FlussDataSource
 from fluss.spark.fluss_catalog import FlussCatalog

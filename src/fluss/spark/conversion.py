@@ -33,9 +33,9 @@ from fluss.options import suggestion
 from fluss.row.arrow_arrays import number_array
 from fluss.schema.arrow import TIMESTAMP_LTZ_ZONE, arrow_type
 from fluss.schema.fitting import decimals_to_floats, floats_to_decimals
-from fluss.schema.naming_rules import matching_name
 from fluss.schema.normalize import list_array, list_parts, normalize_batch, struct_array
 from fluss.schema.schema import Schema, schema_from_columns, shown_names
+from fluss.schema.table import matching_name
 from fluss.schema.types import ArrayType, DataType, MapType, RowType, TimestampLtzType, TimestampType, TimeType
 from fluss.spark.text_limits import char_limits, within_limit
 from fluss.spark.type_mapping import SPARK_DIGITS_MAX

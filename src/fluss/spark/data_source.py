@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from fluss.errors import FlussError
-from fluss.schema.naming_rules import matching_name
+from fluss.schema.table import matching_name
 from fluss.spark.connections import await_table
 from fluss.spark.pushdown.hints import SHARED_KEY, Hints, without_hints
 from fluss.spark.query_options import ReadOptions, applicable_options, read_options, schema_options, write_options

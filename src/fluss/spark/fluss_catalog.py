@@ -18,7 +18,7 @@ from pyspark.sql import types as spark
 from fluss import FlussAdmin
 from fluss.client.bulk import wait_for
 from fluss.errors import FlussError
-from fluss.schema.database import DatabaseDescriptor, DatabaseInfo
+from fluss.schema.descriptor import DatabaseDescriptor, DatabaseInfo
 from fluss.schema.schema import AggFunction, Column, Schema
 from fluss.schema.table import PartitionInfo, PartitionSpec, TableInfo, TablePath
 from fluss.schema.value_objects import string_list

@@ -21,9 +21,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fluss.config import Config
 from fluss.errors import FlussError
 from fluss.filter.lexer import quoted_name
-from fluss.schema.naming_rules import matching_name
 from fluss.schema.schema import shown_names
-from fluss.schema.table import TableInfo, TablePath
+from fluss.schema.table import TableInfo, TablePath, matching_name
 from fluss.spark.attachments import Attachments
 from fluss.spark.catalog_answers import CatalogAnswers
 from fluss.spark.connections import open_table

@@ -22,8 +22,8 @@ from typing import Final
 from pyspark.sql import types as spark
 
 from fluss.errors import FlussError
-from fluss.schema.naming_rules import matching_name
 from fluss.schema.schema import Column, Schema, schema_from_columns, shown_names
+from fluss.schema.table import matching_name
 from fluss.schema.types import (
     ArrayType,
     BigIntType,

@@ -7,7 +7,7 @@
 
 A process that has imported everything forks a child for each start, which saves the second or more that Python needs
 for it. The children are servers like others, with some doors for tests: a clock that jumps, a disk that is full or
-loses what was not synced (``fluss.testing.losing_files``), few descriptors. They end when this process ends.
+loses what was not synced (``fluss.testing.faultfs``), few descriptors. They end when this process ends.
 """
 
 from __future__ import annotations

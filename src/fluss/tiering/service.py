@@ -12,18 +12,15 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from fluss.client.bulk import FinishedRound, TieringAssignment
 from fluss.errors import FlussError
+from fluss.retry import TIERING_ROUNDS
 from fluss.tiering.progress import RoundProgress
 from fluss.tiering.round_commit import RoundLostError
 from fluss.tiering.rounds import RoundReport
 from fluss.tiering.schedules import Schedule
-
-# A table whose rounds fail is tried again after so long, and then twice as long each time.
-_FIRST_PAUSE_S: Final = 1.0
-_PAUSE_S_MAX: Final = 60.0
 
 StillOurs: TypeAlias = Callable[[], None]
 RunRound: TypeAlias = Callable[[TieringAssignment, StillOurs], RoundReport]
@@ -175,7 +172,7 @@ class TieringService:
             self._failures.pop(assignment.table_id, None)
             return
         count = self._failures[assignment.table_id] = self._failures.get(assignment.table_id, 0) + 1
-        self._stopping.wait(min(_FIRST_PAUSE_S * 2 ** (count - 1), _PAUSE_S_MAX))
+        self._stopping.wait(TIERING_ROUNDS.pause_s(count))
 
     def _check(self, slot: _Slot) -> None:
         path = slot.assignment.table_path

@@ -156,7 +156,7 @@ class Application:
         except web.RequestPayloadError:
             response = _problem(400, "the body of this request cannot be read")
         except Exception:
-            # Whoever finds out what fails can have it a thousand times a second.
+            # A client that has found a request that fails can repeat it a thousand times a second.
             path = repr(request.path[:_SHOWN_PATH_CHARACTERS])
             text = f"{request.method} {path} failed\n{traceback.format_exc().rstrip()}"
             self._bursts.log("requests failed", logging.ERROR, text)

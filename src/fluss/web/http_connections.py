@@ -183,7 +183,7 @@ class HttpConnections:
         return refusal is None
 
     def tell_refused(self, transport: asyncio.Transport) -> None:
-        """Say that there is no place, in a few bytes that nobody waits for."""
+        """Say that there is no place, in a few bytes whose arrival the server does not wait for."""
         transport.write(_NO_PLACE)
         transport.close()
 

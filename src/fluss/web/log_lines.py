@@ -1,4 +1,4 @@
-"""The last lines of the log of this process, for those who look at the page."""
+"""The last lines of the log of this process, for users of the page."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class HttpSite:
             keepalive_timeout=_KEEP_ALIVE_S,
             lingering_time=_LINGER_S,
             shutdown_timeout=_GRACE_S,
-            # Nobody has a reason to compress a password.
+            # A browser has no reason to compress a password.
             auto_decompress=False,
         )
         await runner.setup()

@@ -9,8 +9,7 @@ from fluss.protocol import convert
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.acl import AclBinding, AclFilter, AclOperation, AclResource, AclResourceType
 from fluss.schema.cluster_info import ClusterConfigEntry, ClusterHealth, ConfigChange, ConfigOp, HealthStatus, ServerTag
-from fluss.schema.database import DatabaseDescriptor
-from fluss.schema.descriptor import TableDescriptor
+from fluss.schema.descriptor import DatabaseDescriptor, TableDescriptor
 from fluss.schema.schema import AggFunction, Column, Schema
 from fluss.schema.serde import database_to_json, schema_to_json, table_to_json
 from fluss.schema.table import PartitionSpec

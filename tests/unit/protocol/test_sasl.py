@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss.errors import AuthenticationError, FlussError
-from fluss.protocol import sasl
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import Credentials, Principal, UserTable, check_plain_token, client_exchange, plain_token
+from fluss.retry import LOGINS
 
 USERS = UserTable({"bob": "pw", "eve": "s3cret-é"})
 
@@ -119,7 +119,7 @@ def test_another_challenge_is_answered_once():
 
 
 def test_pauses_double_from_100_ms_to_5_s_with_some_jitter():
-    delays = list(itertools.islice(sasl.retry_delays_s(random.Random(1)), 12))
+    delays = list(itertools.islice(LOGINS.pauses_s(random.Random(1)), 12))
     for delay, planned in zip(delays, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, *[5.0] * 6], strict=True):
         assert planned * 0.8 <= delay <= planned * 1.2
     assert len(set(delays)) == len(delays)

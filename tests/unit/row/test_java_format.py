@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.row.java_format import civil_date, format_date_time, format_float, format_instant
-from fluss.row.values import Timestamp
+from fluss.row.values import Timestamp, civil_date, format_date_time, format_float, format_instant
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,16 @@ Shown with specs against partition keys, and with names at the edges of what is 
 import pytest
 
 from fluss import FlussError, PartitionInfo, PartitionSpec
-from fluss.schema.naming_rules import check_column_name, check_database_name, check_partition_value, check_table_name
-from fluss.schema.table import check_partition_spec, partition_name, qualified_partition_name, spec_of_partition_name
+from fluss.schema.table import (
+    check_column_name,
+    check_database_name,
+    check_partition_spec,
+    check_partition_value,
+    check_table_name,
+    partition_name,
+    qualified_partition_name,
+    spec_of_partition_name,
+)
 
 KEYS = ["day", "region"]
 SPEC = PartitionSpec({"region": "EMEA", "day": "2024-01-15"})

@@ -11,8 +11,8 @@ import pytest
 from fluss.errors import FlussError
 from fluss.protocol.sasl import Principal
 from fluss.server.listener_parsing import Endpoint, SecurityProtocol
-from fluss.server.options.option_sources import Setting, read_options_file
 from fluss.server.options.process_options import Durability
+from fluss.server.options.server_option import Setting, read_options_file
 from fluss.server.options.server_options import ServerOptions
 
 MINUTE_MS = 60_000

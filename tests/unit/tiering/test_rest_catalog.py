@@ -13,6 +13,7 @@ from fluss import FlussError, embedded
 from fluss.client.bulk import reopened, wait_for
 from fluss.errors import ErrorCode
 from fluss.lake import catalogs
+from fluss.retry import RetryPolicy
 from fluss.tiering.rounds import tier
 from fluss.tiering.verification import verify
 from tests.rest_catalog import TOKEN, RestCatalogServer
@@ -46,7 +47,7 @@ def append(cluster: LakeCluster, first: int, stop: int) -> None:
 def test_a_catalog_that_is_a_service(
     cluster: LakeCluster, rest: RestCatalogServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogs, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(catalogs, "LAKE_CATALOGS", RetryPolicy(0.01, 0.1, retries_max=5))
     table = cluster.create("fluss.t", EVENTS)
     append(cluster, 0, 10)
     told = reopened(table).get_table_info()

@@ -9,6 +9,7 @@ import pytest
 
 from fluss.client.bulk import TieringAssignment, tiering_calls_of
 from fluss.errors import ErrorCode, FlussError
+from fluss.retry import RetryPolicy
 from fluss.schema.table import TablePath
 from fluss.tiering import service as service_module
 from fluss.tiering.progress import RoundProgress
@@ -110,7 +111,7 @@ def test_a_round_that_was_given_to_another_service_is_not_committed(
 def test_a_table_that_fails_is_tried_again_and_does_not_stop_others(
     lake_cluster: LakeCluster, name: str, schedule: CoordinatorSchedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_module, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(service_module, "TIERING_ROUNDS", RetryPolicy(0.01, 0.1))
     lake_cluster.create(name, EVENTS, properties={"table.datalake.freshness": "10 ms"})
     append(lake_cluster, name, 0, 10)
     failures = []

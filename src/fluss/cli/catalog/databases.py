@@ -51,7 +51,7 @@ def create(
     session: Session, database: str, comment: str | None, properties: tuple[tuple[str, str], ...], if_not_exists: bool
 ) -> None:
     """Create a database."""
-    from fluss.schema.database import DatabaseDescriptor
+    from fluss.schema.descriptor import DatabaseDescriptor
 
     descriptor = DatabaseDescriptor(comment, mapping_of(properties, "property"))
     session.admin.create_database(database, descriptor, if_not_exists)

@@ -27,8 +27,7 @@ from fluss.protocol.convert import (
     table_info,
 )
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.database import DatabaseDescriptor, DatabaseInfo, DatabaseSummary
-from fluss.schema.descriptor import TableDescriptor
+from fluss.schema.descriptor import DatabaseDescriptor, DatabaseInfo, DatabaseSummary, TableDescriptor
 from fluss.schema.schema import Column, column_from_arrow, shown_names
 from fluss.schema.serde import database_to_json, table_to_json
 from fluss.schema.table import PartitionInfo, PartitionSpec, SchemaInfo, TableBucket, TableInfo, TablePath, TableStats

@@ -41,7 +41,6 @@ from fluss.client.bulk.table_facts import (
 from fluss.client.bulk.table_splitter import TableSplitter
 from fluss.client.bulk.writer_batches import WrittenBatch, writer_batches
 from fluss.client.kernel.placement import PartitionSplitter, lake_format
-from fluss.client.kernel.retry import JOBS, retried
 from fluss.client.kernel.runtime import wait_for
 from fluss.client.scan.changelog_fold import ChangelogFold
 from fluss.client.scan.records import NOT_IN_LOG, RecordRun, changelog_batch, changelog_schema
@@ -49,6 +48,7 @@ from fluss.client.scan.table_buckets import checked_choices, chosen_partitions
 from fluss.client.scan.union_plan import UnionPlan
 from fluss.client.write.arrow_input import slices
 from fluss.client.write.encoders import gathered
+from fluss.retry import JOBS, retried
 
 __all__ = [
     "IN_FLIGHT_MAX",

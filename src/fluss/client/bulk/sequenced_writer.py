@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from fluss.client.bulk.table_splitter import TableSplitter
 from fluss.client.fluss_table import FlussTable, context_of
-from fluss.client.kernel.retry import JOBS, retried
 from fluss.client.write.accumulator import MemoryPool
 from fluss.client.write.batch import Batch, GivenSequences, allocate_writer_id
 from fluss.client.write.encoders import EncodedBatch, EncodedLogBatch, KvEncoder, LogEncoder
@@ -30,6 +29,7 @@ from fluss.client.write.writers import checked_targets
 from fluss.errors import FlussError, RequestTimeoutError
 from fluss.record.kv_batch import RECORDS_MAX
 from fluss.record.log_batch import BATCH_BYTES_MAX, MAGIC_V0
+from fluss.retry import JOBS, retried
 from fluss.schema.normalize import normalize_batch
 from fluss.schema.table import TableBucket
 

@@ -303,7 +303,7 @@ class GroupRows:
 
 @contextmanager
 def _readable(row: Mapping[str, Any]) -> Iterator[None]:
-    """Explain what goes wrong inside: whoever may write to the table may have written anything."""
+    """Explain what goes wrong inside: any client with the right to write to the table may have written anything."""
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:

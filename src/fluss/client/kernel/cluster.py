@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from fluss.client.kernel.metadata import Metadata
 from fluss.client.kernel.remote_storage import RemoteStorage
-from fluss.client.kernel.retry import METADATA, Backoff
 from fluss.client.kernel.servers import Bootstrap, ServerPool
 from fluss.client.kernel.shared_calls import SharedCalls
 from fluss.config import Config
@@ -23,6 +22,7 @@ from fluss.protocol import api as apis
 from fluss.protocol.api import Api, ApiKey
 from fluss.protocol.convert import pb_physical_path, pb_table_path, table_path
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.retry import METADATA, Backoff
 from fluss.schema.cluster_info import ServerNode
 from fluss.schema.schema import Schema
 from fluss.schema.serde import schema_from_json

@@ -18,8 +18,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from typing import Final, TypeAlias, TypeVar
 
 from fluss.client.kernel.cluster import Cluster
-from fluss.client.kernel.retry import LEADER_CALLS, METADATA
 from fluss.errors import ErrorCode, FlussError
+from fluss.retry import LEADER_CALLS, METADATA
 from fluss.schema.table import TableBucket, TableInfo, TablePath
 
 T = TypeVar("T")

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
-from fluss.client.kernel.retry import BOOTSTRAP
 from fluss.client.kernel.shared_calls import SharedCalls
 from fluss.config import Config
 from fluss.errors import FlussError, NetworkError, RequestTimeoutError
@@ -22,6 +21,7 @@ from fluss.protocol import api as apis
 from fluss.protocol import sasl
 from fluss.protocol.api import ServerRole
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.retry import BOOTSTRAP
 from fluss.schema.cluster_info import ServerNode, ServerType
 
 _PORT_MAX: Final = 65535

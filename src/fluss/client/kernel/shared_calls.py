@@ -31,7 +31,7 @@ class SharedCalls:
         return await self._outcome(task if task is not None else self._start(self._running, key, work))
 
     def start(self, key: Hashable, work: _Work[Any]) -> None:
-        """Make a call whose outcome nobody waits for, unless one runs under this key, or all of them have ended."""
+        """Make a call without waiting for its outcome, unless one runs under this key, or all of them have ended."""
         if key not in self._running and not self._is_closed:
             self._start(self._running, key, work)
 

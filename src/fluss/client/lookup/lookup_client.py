@@ -23,7 +23,6 @@ from typing import Any, Final, TypeVar, cast
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import BucketKey, TableLeaders
-from fluss.client.kernel.retry import LOOKUPS
 from fluss.client.kernel.runtime import Runtime
 from fluss.client.lookup.keys_and_rows import Located
 from fluss.client.lookup.pending import (
@@ -37,6 +36,7 @@ from fluss.client.lookup.pending import (
     reason_of,
 )
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
+from fluss.retry import LOOKUPS
 from fluss.row.bucketing import HashVariant
 from fluss.schema.table import TableInfo
 

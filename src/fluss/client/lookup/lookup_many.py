@@ -18,7 +18,6 @@ import pyarrow.types as pat
 
 from fluss.buffers import UInt8Array
 from fluss.client.kernel.leaders import BucketKey
-from fluss.client.kernel.retry import LOOKUPS
 from fluss.client.lookup.keys_and_rows import KeyRun, LookupKeys, ValueReader
 from fluss.client.lookup.lookup_client import LookupClient
 from fluss.client.lookup.pending import BY_PREFIX, LookupRequests, LookupTable, pause_within, reason_of
@@ -27,6 +26,7 @@ from fluss.protocol import api as apis
 from fluss.protocol.codec import EncodedMessage
 from fluss.protocol.lookup_messages import lookup_request, values_of
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.retry import LOOKUPS
 from fluss.row.arrow_arrays import BoolArray, bool_array, number_array
 from fluss.row.encoded import EncodedRows
 from fluss.schema.schema import shown_names

@@ -20,7 +20,6 @@ from typing import Any, Final, Generic, TypeVar
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import BucketKey, TableLeaders
-from fluss.client.kernel.retry import LOOKUPS
 from fluss.client.kernel.runtime import Runtime
 from fluss.client.lookup.keys_and_rows import Located, ValueReader
 from fluss.errors import ErrorCode, FlussError, RequestTimeoutError, error_for_code
@@ -28,6 +27,7 @@ from fluss.protocol import api as apis
 from fluss.protocol.api import Api
 from fluss.protocol.convert import partition_id
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.retry import LOOKUPS
 from fluss.schema.table import TableBucket, TableInfo
 
 # Partitions whose leaders are remembered; beyond that many all are forgotten.

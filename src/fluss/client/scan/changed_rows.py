@@ -56,16 +56,26 @@ class ChangedRows:
         found = self._numbers.get(key_name)
         return None if found is None else found.range
 
+    @property
+    def number_key(self) -> str | None:
+        """The key column, if it is the only one and has numbers."""
+        return next(iter(self._numbers)) if len(self._numbers) == len(self._positions) == 1 else None
+
+    def positions(self, numbers: Int64Array, *, is_ascending: bool) -> Int64Array:
+        """Return in ascending order where keys are among ``numbers`` that have changed; for a ``number_key`` only."""
+        (changed,) = self._numbers.values()
+        return changed.find_in_ascending(numbers) if is_ascending else changed.find(numbers)
+
     def unchanged(self, batches: Iterable[pa.RecordBatch], columns: ScanColumns) -> Iterator[pa.RecordBatch]:
         """Yield ``columns`` of the rows whose keys have not changed. Batches have the key columns, too."""
         changes = self._changes
         if changes is None or not changes.num_rows:
             yield from (chosen_columns(batch, columns) for batch in batches)
             return
-        if len(self._numbers) == len(self._positions) == 1:
-            (name,) = self._numbers
+        name = self.number_key
+        if name is not None:
             for rows in batches:
-                yield _without(rows, self._numbers[name].find(_numbers_of(rows, name)), columns)
+                yield _without(rows, self._numbers[name].find(key_numbers(rows.column(name))), columns)
             return
         # Keys of one column are compared as they are, which is quicker than by their bytes.
         (name, position), *others = self._positions.items()
@@ -84,7 +94,7 @@ class ChangedRows:
         """Return the rows that may have changed, as far as their numbers tell."""
         candidates: BoolArray = np.ones(rows.num_rows, bool)
         for name, found in self._numbers.items():
-            candidates &= found.may_have(_numbers_of(rows, name))
+            candidates &= found.may_have(key_numbers(rows.column(name)))
         return np.flatnonzero(candidates)
 
     def rows(self, columns: ScanColumns) -> Iterator[pa.RecordBatch]:
@@ -128,6 +138,13 @@ class _NumberSet:
         positions: Int64Array = candidates[self._sorted[places] == found]
         return positions
 
+    def find_in_ascending(self, numbers: Int64Array) -> Int64Array:
+        """Return what ``find`` does for numbers of which each is larger than the one before."""
+        places = np.searchsorted(numbers, self._sorted)
+        places = places[: np.searchsorted(places, len(numbers))]
+        positions: Int64Array = places[numbers[places] == self._sorted[: len(places)]]
+        return positions
+
 
 def chosen_columns(batch: pa.RecordBatch, columns: ScanColumns) -> pa.RecordBatch:
     """Return columns in their order, in which one may be twice."""
@@ -145,8 +162,9 @@ def _without(rows: pa.RecordBatch, gone: Int64Array, columns: ScanColumns) -> pa
     return chosen.filter(bool_array(kept))
 
 
-def _numbers_of(rows: pa.RecordBatch, name: str) -> Int64Array:
-    numbers = _numbers(rows.column(name))
+def key_numbers(column: pa.Array) -> Int64Array:
+    """Return the values of a key column of which the changes have numbers, as numbers."""
+    numbers = _numbers(column)
     assert numbers is not None, "rows of the lake have the types of the changes, and a key is never null"
     return numbers
 

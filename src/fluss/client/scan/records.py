@@ -26,12 +26,12 @@ from fluss.amounts import format_count
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.client.kernel.runtime import AwaitsItself
 from fluss.errors import FlussError
-from fluss.notebook import ROWS_SHOWN_MAX, html_table, shown
 from fluss.row.arrow_arrays import number_array, string_array
 from fluss.row.python_values import python_column, python_rows
 from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataType
+from fluss.schema.value_objects import ROWS_SHOWN_MAX, html_table, shown
 
 _CHANGE_TYPES: Final = tuple(ChangeType)
 

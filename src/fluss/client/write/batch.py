@@ -29,7 +29,6 @@ from operator import attrgetter
 
 from fluss.buffers import BytesLike
 from fluss.client.kernel.cluster import Cluster
-from fluss.client.kernel.retry import Backoff, RetryPolicy
 from fluss.client.write.blocks import PhysicalTable
 from fluss.client.write.encoders import EncodedBatch
 from fluss.errors import ErrorCode, FlussError, error_for_code
@@ -37,6 +36,7 @@ from fluss.protocol import api as apis
 from fluss.protocol.convert import pb_table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID
+from fluss.retry import Backoff, RetryPolicy
 from fluss.schema.table import TableBucket, TablePath
 
 _LOST_TRACK = (ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION, ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION)

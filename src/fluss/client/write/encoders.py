@@ -25,15 +25,7 @@ from fluss.client.write.row_layout import DELETE_MARK, RowLayout
 from fluss.errors import FlussError
 from fluss.record.compression import ArrowCompression, compress_message
 from fluss.record.kv_batch import HEADER_BYTES, RECORDS_MAX, encode_kv_records, sealed_kv_header
-from fluss.record.log_batch import (
-    ATTRIBUTE_APPEND_ONLY,
-    HEADER_LAYOUTS,
-    MAGIC_V0,
-    MAGIC_V1,
-    LogBatchHeader,
-    encode_row_body,
-    sealed_header,
-)
+from fluss.record.log_batch import HEADER_LAYOUTS, MAGIC_V0, MAGIC_V1, append_header, encode_row_body
 from fluss.record.statistics import collect_statistics, supports_statistics
 from fluss.row import compacted_columns, indexed
 from fluss.row.arrow_arrays import bool_array, unpacked_bits
@@ -152,17 +144,16 @@ class EncodedLogBatch:
 
     def sealed(self, writer_id: int, batch_sequence: int) -> list[BytesLike]:
         content: list[BytesLike] = [part for part in (self.statistics, byte_view(self.body)) if len(part)]
-        header = LogBatchHeader(
+        header = append_header(
+            content,
             magic=self.magic,
             schema_id=self.schema_id,
-            attributes=ATTRIBUTE_APPEND_ONLY,
-            last_offset_delta=max(self.record_count - 1, 0),
+            record_count=self.record_count,
             writer_id=writer_id,
             batch_sequence=batch_sequence,
-            record_count=self.record_count,
             statistics_length=len(self.statistics),
         )
-        return [sealed_header(header, content), *content]
+        return [header, *content]
 
 
 class LogEncoder(TableEncoder):

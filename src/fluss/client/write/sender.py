@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import LEADERLESS_S_MAX, TableLeaders
 from fluss.client.kernel.missing_partitions import MissingPartitions
-from fluss.client.kernel.retry import METADATA, WRITES, Backoff, RetryPolicy
 from fluss.client.kernel.table_calls import is_gone
 from fluss.client.write.batch import Batch, BucketQueue, Idempotence, Verdict, allocate_writer_id
 from fluss.client.write.blocks import PhysicalTable
@@ -28,6 +27,7 @@ from fluss.protocol import api as apis
 from fluss.protocol.bulk_messages import BucketRecords, ProduceLogRequest, PutKvRequest
 from fluss.protocol.convert import partition_id
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.retry import METADATA, WRITES, Backoff, RetryPolicy
 from fluss.schema.table import TableBucket
 
 # A table or partition that a server does not know may not have reached it yet.

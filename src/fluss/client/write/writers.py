@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from fluss.client.kernel.retry import checked_timeout_s
 from fluss.client.kernel.runtime import AwaitsItself
 from fluss.client.write import arrow_input
 from fluss.client.write.blocks import Block, RowDestination
@@ -26,6 +25,7 @@ from fluss.client.write.result import CompletedWrite, JoinedWrites, PendingWrite
 from fluss.client.write.row_compiler import RowSink, append_function, delete_function
 from fluss.client.write.row_layout import DELETE_MARK
 from fluss.errors import FlussError
+from fluss.retry import checked_timeout_s
 from fluss.row.arrow_arrays import empty_batch
 from fluss.schema.fitting import DataFitter
 from fluss.schema.normalize import normalize_array, normalize_batch

@@ -17,19 +17,65 @@ from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import INT32_MAX
-from fluss.schema.database import DatabaseDescriptor
-from fluss.schema.descriptor import TableDescriptor
+from fluss.schema.descriptor import DatabaseDescriptor, TableDescriptor
 from fluss.schema.serde import table_to_json
 from fluss.schema.table import TablePath
-from fluss.server.coordinator.dropped_partitions import DroppedPartitions, PartitionDrop
 from fluss.server.coordinator.metadata.metadata_store import Database, MetadataStore
-from fluss.server.model import BucketHost, Clock, Partition, Table
+from fluss.server.model import BucketHost, Clock, Partition, PartitionDrop, Table
 
 DEFAULT_DATABASE: Final = "fluss"
 _SCHEMA_ID_FIRST: Final = 1
+# What is known of dropped partitions is kept so long, and of so many.
+DROPS_KEPT_MS: Final = 30 * 24 * 60 * 60 * 1000
+DROPS_KEPT_MAX: Final = 65_536
 _NO_PARTITIONS: Final[Mapping[str, Partition]] = MappingProxyType({})
 
 logger = logging.getLogger(__name__)
+
+
+class DroppedPartitions:
+    """Where the logs of dropped partitions ended, in memory, the oldest drops first. Belongs to one event loop.
+
+    A stream that comes back and finds a partition gone has to know whether it had read everything in it. It is told for
+    30 days, as long as the table exists, and of the 65,536 partitions at most that were dropped last. After that, or if
+    the server crashed in the instant of the drop, the answer is that it is not known.
+    """
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, PartitionDrop] = {}
+        self._ids_by_table: dict[int, dict[int, None]] = {}
+
+    def put(self, dropped: Iterable[PartitionDrop]) -> None:
+        for partition in dropped:
+            self._by_id.pop(partition.partition_id, None)
+            self._by_id[partition.partition_id] = partition
+            self._ids_by_table.setdefault(partition.table_id, {})[partition.partition_id] = None
+
+    def of_table(self, table_id: int, first_id: int) -> list[PartitionDrop]:
+        """Return those of a table whose ids are ``first_id`` or greater."""
+        return [self._by_id[id_] for id_ in self._ids_by_table.get(table_id, ()) if id_ >= first_id]
+
+    def take_old(self, now_ms: int) -> list[int]:
+        """Forget those that are not kept any longer, and return their ids."""
+        surplus = len(self._by_id) - DROPS_KEPT_MAX
+        old: list[PartitionDrop] = []
+        for partition in self._by_id.values():
+            if len(old) >= surplus and partition.dropped_ms >= now_ms - DROPS_KEPT_MS:
+                break
+            old.append(partition)
+        self._forget(old)
+        return [partition.partition_id for partition in old]
+
+    def forget_table(self, table_id: int) -> None:
+        self._forget([self._by_id[id_] for id_ in self._ids_by_table.get(table_id, ())])
+
+    def _forget(self, partitions: Collection[PartitionDrop]) -> None:
+        for partition in partitions:
+            del self._by_id[partition.partition_id]
+            ids = self._ids_by_table[partition.table_id]
+            del ids[partition.partition_id]
+            if not ids:
+                del self._ids_by_table[partition.table_id]
 
 
 class CatalogImage:

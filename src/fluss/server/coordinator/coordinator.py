@@ -10,8 +10,7 @@ from pathlib import Path
 from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.catalog import Catalog
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
-from fluss.server.coordinator.lake_offsets import LakeOffsetsFiles
-from fluss.server.coordinator.lake_snapshots import LakeSnapshots
+from fluss.server.coordinator.lake_snapshots import LakeOffsetsFiles, LakeSnapshots
 from fluss.server.coordinator.lake_tiering import LakeTiering
 from fluss.server.coordinator.metadata.metadata_store import FILE_NAME, MetadataStore
 from fluss.server.coordinator.nodes import Nodes, ServerTags

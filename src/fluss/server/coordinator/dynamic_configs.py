@@ -26,6 +26,7 @@ from fluss.options import (
     ValueType,
     choice_of,
     is_secret_key,
+    quotas_of,
     suggestion,
     without_passwords,
 )
@@ -33,7 +34,6 @@ from fluss.schema.cluster_info import ClusterConfigEntry, ConfigChange, ConfigOp
 from fluss.schema.table_options import LAKE_PREFIX, LakeFormat
 from fluss.server.coordinator.metadata.metadata_store import MetadataStore
 from fluss.server.listener_parsing import parse_users
-from fluss.server.quota_options import overrides_of
 
 CLUSTER_LAKE_PREFIX: Final = "datalake."
 CLUSTER_LAKE_FORMAT_KEY: Final = "datalake.format"
@@ -141,11 +141,11 @@ _OPTIONS: Final[dict[str, _DynamicOption]] = {
     "remote.data.dirs.strategy": _DynamicOption(TEXT),
     CREDENTIALS_KEY: _DynamicOption(_CREDENTIALS, _Shape.MAP),
     "quota.produce.bytes-per-second": _DynamicOption(MEMORY_BYTES),
-    "quota.produce.bytes-per-second.overrides": _DynamicOption(overrides_of(MEMORY_BYTES), _Shape.EQUALS_MAP),
+    "quota.produce.bytes-per-second.overrides": _DynamicOption(quotas_of(MEMORY_BYTES), _Shape.EQUALS_MAP),
     "quota.fetch.bytes-per-second": _DynamicOption(MEMORY_BYTES),
-    "quota.fetch.bytes-per-second.overrides": _DynamicOption(overrides_of(MEMORY_BYTES), _Shape.EQUALS_MAP),
+    "quota.fetch.bytes-per-second.overrides": _DynamicOption(quotas_of(MEMORY_BYTES), _Shape.EQUALS_MAP),
     "quota.requests-per-second": _DynamicOption(_NOT_NEGATIVE),
-    "quota.requests-per-second.overrides": _DynamicOption(overrides_of(INT32), _Shape.EQUALS_MAP),
+    "quota.requests-per-second.overrides": _DynamicOption(quotas_of(INT32), _Shape.EQUALS_MAP),
 }
 
 

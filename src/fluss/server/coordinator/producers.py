@@ -10,8 +10,7 @@ from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.integers import INT64_MAX
-from fluss.schema.naming_rules import name_problem
-from fluss.schema.table import TableBucket
+from fluss.schema.table import TableBucket, name_problem
 from fluss.server.coordinator.metadata.metadata_store import MetadataStore, RegisteredOffsets
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.model import Clock

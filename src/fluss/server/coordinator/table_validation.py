@@ -14,8 +14,8 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.row.key import IcebergKeyEncoder
 from fluss.row.partition_names import TimePattern
 from fluss.schema.descriptor import TableDescriptor
-from fluss.schema.naming_rules import check_column_name
 from fluss.schema.schema import shown_names
+from fluss.schema.table import check_column_name
 from fluss.schema.table_options import (
     AUTO_PARTITION_ENABLED,
     AUTO_PARTITION_KEY,

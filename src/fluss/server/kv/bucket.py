@@ -365,7 +365,7 @@ class KvBucket:
         set_failure(queued.answer, error)
 
     def _forget(self, batch: PendingBatch, error: FlussError | None) -> None:
-        """Answer those who wait for a batch that is no longer pending."""
+        """Answer the writers that wait for a batch that is no longer pending."""
         self._runtime.memory.change(-batch.memory_bytes)
         for answer in batch.waiting:
             if error is None:

@@ -79,7 +79,7 @@ class StoreLife:
         self._store: KvStore | None = None
         # Whether it shares a database with others, as far as is known.
         self._is_shared = True
-        # Those who wait for it to be opened.
+        # Requests that wait for it to be opened.
         self._waiting_count = 0
         # What is being done to the store at the moment; nothing else is done to it before that has ended.
         self._changing: asyncio.Task[None] | None = None

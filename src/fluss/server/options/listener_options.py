@@ -19,8 +19,7 @@ from fluss.options import BOOLEAN, DURATION_MS, TEXT, ValueType, choice_of, sugg
 from fluss.protocol.sasl import Principal
 from fluss.server.authorizer import parse_super_users
 from fluss.server.listener_parsing import parse_endpoints, parse_jaas, parse_protocols, parse_users
-from fluss.server.options.option_sources import Setting
-from fluss.server.options.server_option import OptionFamily, ServerOption, invalid_config, variable_name
+from fluss.server.options.server_option import OptionFamily, ServerOption, Setting, invalid_config, variable_name
 
 T = TypeVar("T")
 

@@ -7,10 +7,9 @@ from enum import StrEnum
 from typing import Final
 
 from fluss.integers import INT32_MAX
-from fluss.options import DURATION_MS, INT32, MEMORY_BYTES, TEXT, ValueType, choice_of
+from fluss.options import DURATION_MS, INT32, MEMORY_BYTES, TEXT, ValueType, choice_of, quotas_of
 from fluss.server.listener_parsing import PORT_MAX
 from fluss.server.options.server_option import OptionFamily, ServerOption
-from fluss.server.quota_options import overrides_of
 
 
 class Durability(StrEnum):
@@ -29,8 +28,8 @@ def _permissions(text: str) -> int:
 PERMISSIONS: Final = ValueType(
     "permissions in octal that begin with 7 for the owner, such as 0700 or 0750", _permissions
 )
-QUOTA_BYTES: Final = overrides_of(MEMORY_BYTES)
-QUOTA_COUNTS: Final = overrides_of(INT32)
+QUOTA_BYTES: Final = quotas_of(MEMORY_BYTES)
+QUOTA_COUNTS: Final = quotas_of(INT32)
 DURABILITY: Final = choice_of(Durability)
 
 

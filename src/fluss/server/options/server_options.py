@@ -18,17 +18,18 @@ from fluss.errors import FlussError
 from fluss.options import HIDDEN, format_value, is_secret_key, suggestion, without_passwords
 from fluss.server.options.http_options import HttpOptions
 from fluss.server.options.listener_options import ListenerOptions, OwnOptions, own_option, own_settings
-from fluss.server.options.option_sources import Setting, is_upstream_only, read_options_file
 from fluss.server.options.process_options import ProcessOptions
-from fluss.server.options.remote_options import DirStrategy, RemoteOptions
 from fluss.server.options.server_option import (
     ENVIRONMENT_PREFIX,
     OptionFamily,
     ServerOption,
+    Setting,
     invalid_config,
+    is_upstream_only,
+    read_options_file,
     variable_name,
 )
-from fluss.server.options.storage_options import StorageOptions
+from fluss.server.options.storage_options import DirStrategy, RemoteOptions, StorageOptions
 from fluss.storage.remote.file_systems import check_location
 
 T = TypeVar("T")

@@ -14,19 +14,16 @@ from fluss.net.request_handler import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.server.coordinator.auto_partitioner import AutoPartitioner
 from fluss.server.coordinator.coordinator import Coordinator
-from fluss.server.coordinator.lake_catalog import LakeCatalog
 from fluss.server.coordinator.lake_tiering import TieringState
-from fluss.server.coordinator.table_service import TableService
+from fluss.server.coordinator.table_service import LakeCatalog, TableService
 from fluss.server.model import BucketHost
 from fluss.server.periodic import Periodic
-from fluss.server.rpc.acls import AclHandlers
-from fluss.server.rpc.cluster_admin import ClusterHandlers
-from fluss.server.rpc.databases import DatabaseHandlers
+from fluss.server.rpc.cluster_admin import AclHandlers, ClusterHandlers
 from fluss.server.rpc.get_metadata import MetadataHandlers
 from fluss.server.rpc.handler_group import ChangeHandler, HandlerGroup
 from fluss.server.rpc.lake import LakeHandlers
 from fluss.server.rpc.table_copies import SnapshotFiles, SnapshotHandlers
-from fluss.server.rpc.tables import PartitionHandlers, TableHandlers
+from fluss.server.rpc.tables import DatabaseHandlers, PartitionHandlers, TableHandlers
 from fluss.server.rpc.writer_ids import WriterHandlers
 
 _LAKE_CLEANUP_INTERVAL_MS = 60_000

@@ -16,7 +16,7 @@ from fluss.server.authorizer import Authorizer, Operation, Resource
 from fluss.server.coordinator.catalog import Catalog
 from fluss.server.coordinator.lake_snapshots import LakeSnapshots
 from fluss.server.coordinator.lake_tiering import LakeTiering
-from fluss.server.coordinator.metadata.lake_snapshot_table import LakeEntry
+from fluss.server.coordinator.metadata.metadata_store import LakeEntry
 from fluss.server.model import Table
 from fluss.server.rpc.handler_group import ChangeHandler
 

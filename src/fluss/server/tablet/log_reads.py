@@ -32,7 +32,7 @@ from fluss.record.log_batch import (
     read_batch,
 )
 from fluss.record.pruning import BatchFilter
-from fluss.record.statistics_columns import BoolArray
+from fluss.record.statistics import BoolArray
 from fluss.schema.schema import Schema
 from fluss.schema.table_options import LogFormat
 from fluss.schema.types import DataType

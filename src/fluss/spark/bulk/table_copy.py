@@ -381,7 +381,7 @@ def _row_count(target: FlussTable, pairs: Sequence[BucketPair]) -> int:
 
 
 class _Counted:
-    """Counts rows, but not more often than is good for those who are asked."""
+    """Counts rows, but not more often than is good for the servers that are asked."""
 
     def __init__(self, count: Callable[[], int], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._count = count

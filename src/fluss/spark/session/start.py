@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from fluss.errors import FlussError
-from fluss.machine import machine_memory_bytes
+from fluss.memory import machine_memory_bytes
 from fluss.spark.session.java import find_java
 from fluss.spark.session.noise import PANDAS_WARNING, ignored_pandas_warning, without_noise
 

@@ -1,6 +1,6 @@
 """The log of tasks: a line for each of them, where a user of Spark finds it.
 
-Tasks run in Python workers, and nothing sets up logging there: what is below WARNING would be seen by nobody. The
+Tasks run in Python workers, and nothing sets up logging there: what is below WARNING would be lost. The
 option ``log.level`` says what is wanted. The lines go to the standard error of the worker, which Spark keeps with that
 of the executor, or to where Spark collects what workers log (``spark.sql.pyspark.worker.logging.enabled``).
 """

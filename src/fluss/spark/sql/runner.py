@@ -29,10 +29,9 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from fluss.errors import FlussError
 from fluss.filter.lexer import Token, quoted_name, quoted_string
-from fluss.schema.database import DatabaseInfo
-from fluss.schema.naming_rules import name_problem
+from fluss.schema.descriptor import DatabaseInfo
 from fluss.schema.schema import shown_names
-from fluss.schema.table import PartitionInfo, TableInfo, TablePath, qualified_partition_name
+from fluss.schema.table import PartitionInfo, TableInfo, TablePath, name_problem, qualified_partition_name
 from fluss.spark.attachments import Attachments
 from fluss.spark.fluss_catalog import FlussCatalog, reason_of
 from fluss.spark.naming import TableName, table_name

@@ -24,9 +24,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from fluss.errors import FlussError
 from fluss.filter.lexer import quoted_name
-from fluss.schema.naming_rules import matching_name
 from fluss.schema.schema import shown_names
-from fluss.schema.table import TableInfo
+from fluss.schema.table import TableInfo, matching_name
 from fluss.spark.connections import await_table
 from fluss.spark.query_options import applicable_options, write_options
 from fluss.spark.session.noise import ignored_pandas_warning, plain_errors

@@ -17,9 +17,8 @@ from pyspark.sql.types import StructType
 
 from fluss.errors import FlussError
 from fluss.filter.lexer import quoted_name
-from fluss.schema.naming_rules import matching_name
 from fluss.schema.schema import shown_names
-from fluss.schema.table import TableInfo
+from fluss.schema.table import TableInfo, matching_name
 from fluss.spark.type_mapping import CHANGE_TYPE, spark_schema
 
 # A condition or a value: a column of Spark, or SQL.

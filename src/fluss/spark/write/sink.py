@@ -28,9 +28,8 @@ from fluss import FlussTable
 from fluss.errors import FlussError
 from fluss.options import suggestion
 from fluss.row.arrow_arrays import bool_array, string_array
-from fluss.schema.naming_rules import matching_name
 from fluss.schema.schema import Schema, schema_from_columns, shown_names
-from fluss.schema.table import TableInfo
+from fluss.schema.table import TableInfo, matching_name
 from fluss.spark.connections import await_table
 from fluss.spark.conversion import FromSpark
 from fluss.spark.query_options import WriteOptions

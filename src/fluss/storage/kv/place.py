@@ -144,7 +144,7 @@ class Lending:
             self.place = place
 
     def wait_idle(self, timeout_s: float | None = None) -> bool:
-        """Wait until those who use it now have given it back; return whether they have."""
+        """Wait until all its readers have given it back; return whether they have."""
         with self._lock:
             if not self._user_count:
                 return True

@@ -46,7 +46,7 @@ from fluss.storage.kv.write_buffers import SMALL_BYTES
 
 __all__ = ["IdBlock", "KvDamagedError", "KvResources", "KvSnapshot", "KvState", "KvStore", "remove_store"]
 
-# How long a store that has moved waits for those who still read the old rows. If they take longer the rows stay until
+# How long a store that has moved waits for readers of the old rows. If they take longer the rows stay until
 # the store is opened again.
 _MOVED_WAIT_S: Final = 10.0
 

@@ -40,7 +40,7 @@ class AppendResult:
 
 
 class OffsetWaiters:
-    """The futures of those who wait until a log has come to an offset. Belongs to one event loop.
+    """The futures of callers that wait until a log has come to an offset. Belongs to one event loop.
 
     A waiter that is cancelled stays until its offset is reached.
     """

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from fluss.buffers import BytesLike
 from fluss.errors import ErrorCode, FlussError
+from fluss.retry import REMOTE_OBJECTS
 from fluss.storage.remote.objects import Objects
 from fluss.storage.vfs import FileReads
 
@@ -23,10 +24,6 @@ T = TypeVar("T")
 
 # What one transfer holds in memory. Stores that take an object in parts make one of each.
 CHUNK_BYTES: Final = 8 * 1024 * 1024
-ATTEMPTS_MAX: Final = 4
-_PAUSE_FIRST_S: Final = 0.2
-_PAUSE_LONGEST_S: Final = 5.0
-_PAUSE_JITTER: Final = 0.25
 
 
 class RemoteStoppedError(Exception):
@@ -168,7 +165,10 @@ class RemoteStore:
         self._traffic.count(removed_objects=1)
 
     def _retried(self, verb: str, path: str, act: Callable[[], T]) -> T:
-        for attempt in range(1, ATTEMPTS_MAX + 1):
+        pauses_s = REMOTE_OBJECTS.pauses_s(self._rng)
+        attempts = 0
+        while True:
+            attempts += 1
             self._traffic.check()
             try:
                 return act()
@@ -179,11 +179,11 @@ class RemoteStore:
             except OSError as error:
                 failure = error
             self._traffic.count(failures=1)
-            if attempt == ATTEMPTS_MAX or not self._objects.is_retriable(failure):
+            pause_s = next(pauses_s, None)
+            if pause_s is None or not self._objects.is_retriable(failure):
                 break
-            pause_s = min(_PAUSE_FIRST_S * 2 ** (attempt - 1), _PAUSE_LONGEST_S)
-            self._traffic.pause(pause_s * self._rng.uniform(1 - _PAUSE_JITTER, 1 + _PAUSE_JITTER))
-        times = f" after {attempt} attempts" if attempt > 1 else ""
+            self._traffic.pause(pause_s)
+        times = f" after {attempts} attempts" if attempts > 1 else ""
         raise FlussError(
             f"cannot {verb} {self.location}/{path}{times}: {failure}; check that remote storage can be reached and may "
             "be used with the configured keys",

@@ -25,8 +25,15 @@ import numpy.typing as npt
 from fluss.testing.history import ABSENT, DAMAGED, NEVER_NS, Change, History, Numbers, Outcome, Write
 from fluss.testing.history_checks.findings import Findings, Violation
 from fluss.testing.history_checks.log_tables import check_latest, check_order, check_seen, check_sessions
-from fluss.testing.history_checks.order import NOTHING_BEFORE, largest_before, mixed, rows_where, starts_of_runs
-from fluss.testing.history_checks.written import WrittenRows, check_origin
+from fluss.testing.history_checks.written import (
+    NOTHING_BEFORE,
+    WrittenRows,
+    check_origin,
+    largest_before,
+    mixed,
+    rows_where,
+    starts_of_runs,
+)
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 

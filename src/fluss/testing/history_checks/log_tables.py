@@ -20,8 +20,7 @@ import numpy as np
 
 from fluss.testing.history import History, Numbers, Outcome, Write
 from fluss.testing.history_checks.findings import Findings, Violation
-from fluss.testing.history_checks.order import largest_before, rows_where, starts_of_runs
-from fluss.testing.history_checks.written import WrittenRows, check_origin
+from fluss.testing.history_checks.written import WrittenRows, check_origin, largest_before, rows_where, starts_of_runs
 
 # Offsets of one bucket and those of the next share an integer.
 _OFFSETS_MAX = 2**40

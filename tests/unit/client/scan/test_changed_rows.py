@@ -92,3 +92,23 @@ def test_the_range_of_keys_is_known_for_numbers() -> None:
     changed = ChangedRows(fold, BUCKET, columns, ["id"])
     assert changed.number_range("id") == (-3, 9)
     assert changed.number_range("n") is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_positions_of_changed_keys_are_found_in_any_order_of_the_keys(seed: int) -> None:
+    rng = random.Random(seed)
+    schema = Schema(pa.schema([pa.field("id", pa.int64(), nullable=False)]), primary_keys=["id"])
+    columns = ScanColumns(0, schema, None)
+    fold = ChangelogFold(columns, columns, ["id"], keeps_deletes=True)
+    keys = rng.sample(range(-100, 100), rng.choice([1, 10, 200]))
+    rows = pa.RecordBatch.from_arrays([pa.array(keys)], schema=columns.arrow_schema)
+    types = tuple(column.data_type for column in columns.columns)
+    fold.add(RecordRun(BUCKET, 0, 0, rows, types, np.full(len(keys), AFTER, np.uint8)))
+    changed = ChangedRows(fold, BUCKET, columns, ["id"])
+    assert changed.number_key == "id"
+    numbers = np.array(rng.sample(range(-150, 150), rng.choice([0, 1, 100])), np.int64)
+    expected = [at for at, number in enumerate(numbers) if number in keys]
+    assert changed.positions(numbers, is_ascending=False).tolist() == expected
+    ascending = np.sort(numbers)
+    expected = [at for at, number in enumerate(ascending) if number in keys]
+    assert changed.positions(ascending, is_ascending=True).tolist() == expected

@@ -41,6 +41,31 @@ def test_rows_of_every_type_are_those_of_arrow(compression: CompressionType) -> 
         column_layout(expected.schema).check(parse_message(memoryview(message)))
 
 
+@pytest.mark.parametrize("compression", CompressionType)
+def test_single_rows_with_the_same_nulls_and_lengths_share_a_pattern(compression: CompressionType) -> None:
+    columns = [
+        SCALARS[0].__class__(name, data_type)
+        for name, data_type in (("flag", DataTypes.boolean()), ("text", DataTypes.string()), ("n", DataTypes.bigint()))
+    ]
+    layout = RowLayout.of(schema_from_columns(columns, []))
+    few = FewRows(layout.form, ArrowCompression(compression))
+    for row in (
+        [True, "abc", 1],
+        [False, "xyz", -1],
+        [None, "abc", 2],
+        [True, None, 3],
+        [True, "", 4],
+        [True, "ab", 5],
+    ):
+        packed = layout.pack_any(row)[0]
+        message = few.message([packed])
+        assert message == few._message_of_many([packed]) == few.message([packed])
+        assert message is not None
+        expected = layout.to_arrow([packed])
+        assert pa.ipc.read_record_batch(pa.py_buffer(message), expected.schema).equals(expected)
+    assert len(few._patterns) == 5
+
+
 def test_many_or_large_rows_are_left_to_arrow() -> None:
     layout = RowLayout.of(schema_from_columns([SCALARS[0].__class__("text", DataTypes.string())], []))
     row, long_row, huge_row = (layout.pack_any(["x" * length])[0] for length in (1, 300, 5000))

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import pytest
 
-from fluss.client.kernel.retry import WRITES, RetryPolicy
 from fluss.client.write.result import WriteResultHandle
 from fluss.client.write.writers import AppendWriter
 from fluss.errors import ErrorCode, FlussError
+from fluss.retry import WRITES, RetryPolicy
 from fluss.schema.table import TablePath
 from fluss.testing.waiting import eventually
 from tests.fakes.faulty_server import Fault

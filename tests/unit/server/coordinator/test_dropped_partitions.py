@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.server.coordinator.dropped_partitions import KEPT_MAX, KEPT_MS, DroppedPartitions, PartitionDrop
+from fluss.server.coordinator.catalog import DROPS_KEPT_MAX, DROPS_KEPT_MS, DroppedPartitions
+from fluss.server.model import PartitionDrop
 from tests.unit.server.coordinator.support import Cluster, descriptor, path, spec
 
 _PARTITIONED = descriptor({"id": "INTEGER", "dt": "STRING"}, partition_key=["dt"], bucket_count=3)
@@ -68,7 +69,7 @@ async def test_they_are_forgotten_after_a_while(make_cluster, clock):
         await cluster.create("d.t", _PARTITIONED)
         await _add(cluster, "a", "b")
         await _drop(cluster, "a")
-        clock.now_ms += KEPT_MS + 1
+        clock.now_ms += DROPS_KEPT_MS + 1
         await _drop(cluster, "b")
         assert await _told(cluster) == {"b": [0, 1, 2]}
     async with make_cluster() as cluster:
@@ -77,12 +78,12 @@ async def test_they_are_forgotten_after_a_while(make_cluster, clock):
 
 def test_no_more_than_so_many_are_kept_the_oldest_go_first():
     known = DroppedPartitions()
-    known.put(PartitionDrop(id_, id_ % 2, "p", 1000) for id_ in range(KEPT_MAX + 10))
+    known.put(PartitionDrop(id_, id_ % 2, "p", 1000) for id_ in range(DROPS_KEPT_MAX + 10))
     assert known.take_old(1000) == list(range(10))
     assert known.take_old(1000) == []
     assert known.of_table(0, 0)[0].partition_id == 10
     known.forget_table(0)
     assert known.of_table(0, 0) == []
-    assert len(known.of_table(1, 11)) == KEPT_MAX // 2
-    assert known.take_old(1001 + KEPT_MS) == list(range(11, KEPT_MAX + 10, 2))
+    assert len(known.of_table(1, 11)) == DROPS_KEPT_MAX // 2
+    assert known.take_old(1001 + DROPS_KEPT_MS) == list(range(11, DROPS_KEPT_MAX + 10, 2))
     assert known.of_table(1, 0) == []

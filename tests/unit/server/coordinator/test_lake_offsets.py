@@ -8,7 +8,7 @@ import pytest
 
 from fluss import TableBucket, TablePath
 from fluss.errors import ErrorCode, FlussError
-from fluss.server.coordinator.lake_offsets import LakeOffsetsFiles
+from fluss.server.coordinator.lake_snapshots import LakeOffsetsFiles
 from fluss.storage.remote.file_systems import FileSystemOptions
 
 PATH = TablePath("sales", "orders")

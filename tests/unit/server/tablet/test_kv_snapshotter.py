@@ -14,7 +14,7 @@ import pytest
 
 from fluss.errors import FlussError
 from fluss.net.transport import run
-from fluss.schema.database import DatabaseDescriptor
+from fluss.schema.descriptor import DatabaseDescriptor
 from fluss.schema.table import TableBucket
 from fluss.server.coordinator.metadata.metadata_store import Database, MetadataStore
 from fluss.server.kv.kv_runtime import KvSettings

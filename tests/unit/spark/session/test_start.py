@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fluss.errors import FlussError
-from fluss.machine import machine_memory_bytes
+from fluss.memory import machine_memory_bytes
 from fluss.spark.session import check_pyspark, running
 from fluss.spark.session.noise import without_noise
 from fluss.spark.session.start import (

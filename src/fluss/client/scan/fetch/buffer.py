@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from fluss.client.kernel.leaders import BucketKey
-from fluss.client.kernel.retry import FETCHES
 from fluss.client.kernel.runtime import is_blocking
 from fluss.client.scan.fetch.fetch_messages import FetchRequests, FetchResponses
 from fluss.errors import FlussError
 from fluss.protocol.codec import Parts
+from fluss.retry import FETCHES
 from fluss.schema.table import TableBucket
 
 # The place before the log: first the rows that a bucket has now, then its changes from exactly there. Only inside this

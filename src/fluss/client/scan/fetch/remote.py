@@ -20,12 +20,12 @@ from typing import Final, TypeVar
 
 from fluss.buffers import byte_view, new_memory
 from fluss.client.kernel.remote_storage import AskForToken, RemoteFile, RemoteStorage
-from fluss.client.kernel.retry import DOWNLOADS
 from fluss.client.scan.fetch.buffer import Chunk, Frame, ScanBuffer, Subscription
 from fluss.config import Config
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.log_batch import measure_batches
+from fluss.retry import DOWNLOADS
 
 T = TypeVar("T")
 
@@ -33,7 +33,6 @@ _PIECE_BYTES: Final = 8 * 1024 * 1024
 # Smaller parts are not worth a thread of their own.
 _PART_BYTES_MIN: Final = 1024 * 1024
 _RETRIES_MAX: Final = 10
-_RETRY_JITTER: Final = 0.25
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +178,7 @@ class RemoteLog:
         logger.info("the remote log segment %s cannot be read right now: %s", location, error)
         # Perhaps it was the credentials.
         self._storage.refused(location)
-        await self._sleep(DOWNLOADS.pause_s(attempt + 1) * self._rng.uniform(1 - _RETRY_JITTER, 1 + _RETRY_JITTER))
+        await self._sleep(DOWNLOADS.jittered_s(attempt + 1, self._rng))
 
     async def _on_thread(self, function: Callable[..., T], *args: object) -> T:
         if self._threads is None:

@@ -4,7 +4,7 @@ Buckets are read side by side, a few at a time, and a bucket is asked for more o
 
     begun -> leader known -> session opened -> rows, rows, rows -> read: its changes follow from ``log_offset`` on
 
-A leader that cannot return rows has copied them to remote storage some time ago: then, and for those who prefer it, the
+A leader that cannot return rows has copied them to remote storage before: then, and for users that prefer it, the
 session is one of files.
 
 What has been received last is held back until the answer behind it is there. So a session that is lost before the

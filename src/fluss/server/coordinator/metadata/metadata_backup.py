@@ -20,7 +20,7 @@ from fluss.server.model import KvSnapshotEntry, RemoteLogEntry
 # More than a server can have given out between two backups.
 _GAPS: Final = {TABLE_ID: 1_000_000, PARTITION_ID: 1_000_000, WRITER_ID: 2**32}
 _SNAPSHOT_ID_GAP: Final = 1_000_000
-# What directories are called by. Whoever may write to remote storage must not choose where on this machine they are.
+# Names of directories. A writer to remote storage must not choose where on this machine they are.
 _NAMES: Final = (
     "SELECT name FROM databases UNION SELECT database_name FROM tables UNION SELECT table_name FROM tables "
     "UNION SELECT name FROM partitions"

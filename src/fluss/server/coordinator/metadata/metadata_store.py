@@ -10,26 +10,23 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.acl import AclBinding, AclOperation, AclResource, AclResourceType, split_principal
 from fluss.schema.cluster_info import ServerTag
-from fluss.schema.database import DatabaseDescriptor
-from fluss.schema.descriptor import TableDescriptor
+from fluss.schema.descriptor import DatabaseDescriptor, TableDescriptor
 from fluss.schema.schema import Schema
 from fluss.schema.serde import schema_from_json, schema_to_json
 from fluss.schema.table import TableBucket, TablePath
-from fluss.server.coordinator.dropped_partitions import PartitionDrop
 from fluss.server.coordinator.metadata.kv_snapshot_table import KvSnapshotTable
-from fluss.server.coordinator.metadata.lake_snapshot_table import LakeSnapshotTable
 from fluss.server.coordinator.metadata.migrations import MIGRATIONS
 from fluss.server.coordinator.metadata.remote_log_table import RemoteLogTable
 from fluss.server.coordinator.metadata.sqlite_file import SqliteFile
-from fluss.server.model import Partition, Table
+from fluss.server.model import Partition, PartitionDrop, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,3 +448,44 @@ def _acl(
 def _producer(producer_id: str, expires_ms: int, offsets: str, owner: str) -> RegisteredOffsets:
     parsed = ((TableBucket.new_with_partition(*bucket), offset) for *bucket, offset in json.loads(offsets))
     return RegisteredOffsets(producer_id, expires_ms, tuple(parsed), owner)
+
+
+class LakeEntry(NamedTuple):
+    """A snapshot of a lake table, and where the offsets are up to which it has all records."""
+
+    snapshot_id: int
+    tiered_offsets_path: str
+    # None if readers that want everything cannot use it.
+    readable_offsets_path: str | None
+
+
+class LakeSnapshotTable:
+    """The snapshots of lake tables that the tiering service has registered.
+
+    May be used by all tasks of one event loop. Entries of dropped tables go with them."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    async def load(self) -> dict[int, list[LakeEntry]]:
+        """Return the entries of all tables, the newest last."""
+
+        def load(connection: sqlite3.Connection) -> dict[int, list[LakeEntry]]:
+            entries: defaultdict[int, list[LakeEntry]] = defaultdict(list)
+            for table_id, _, *entry in connection.execute("SELECT * FROM lake_snapshots ORDER BY table_id, position"):
+                entries[table_id].append(LakeEntry(*entry))
+            return dict(entries)
+
+        return await self._file.read(load)
+
+    async def replace(self, table_id: int, entries: Sequence[LakeEntry]) -> None:
+        """Store the entries of a table in place of those it had; those of a table that has gone are not stored."""
+
+        def replace(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM lake_snapshots WHERE table_id = ?", (table_id,))
+            if connection.execute("SELECT 1 FROM tables WHERE table_id = ?", (table_id,)).fetchone() is None:
+                return
+            rows = [(table_id, position, *entry) for position, entry in enumerate(entries)]
+            connection.executemany("INSERT INTO lake_snapshots VALUES (?, ?, ?, ?, ?)", rows)
+
+        await self._file.write(replace)

@@ -132,7 +132,7 @@ class Backup:
         self._is_looked_through = False
         # What was dropped since the last round.
         self._dropped: list[BucketGroup] = []
-        # When the last round that shipped everything was begun, by a clock that nobody sets.
+        # When the last round that shipped everything was begun, by the monotonic clock.
         self._complete_s = monotonic()
         self._failures: dict[TableBucket, str] = {}
         self._failed_rounds = 0
@@ -207,7 +207,7 @@ class Backup:
         # From now on, so that segments and snapshots are not copied either before it is known whose the directory is.
         self._remote.gate.check_owner = self._check_owner
         self._remote.shipped_ms = self._kept_since_ms
-        # Those who wait for the server should not wait for a store that says nothing.
+        # The start of the server should not wait for a store that does not answer.
         timeout_s = _FIRST_LOOK_TIMEOUT_S if await self._in_thread(self._is_known_here) else None
         try:
             async with asyncio.timeout(timeout_s):

@@ -7,8 +7,8 @@ from itertools import islice
 
 import pytest
 
-from fluss.client.kernel import retry
-from fluss.client.kernel.retry import Backoff, RetryPolicy
+from fluss import retry
+from fluss.retry import Backoff, RetryPolicy
 
 
 @pytest.mark.parametrize(

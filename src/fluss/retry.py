@@ -1,10 +1,11 @@
-"""How long the client waits before it tries again what has failed: all of its retry policies.
+"""How long to wait before something that has failed is tried again: all retry policies, of both ends.
 
 Pauses double from the first to the longest. What differs is how much of a hurry there is.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,18 +30,27 @@ class RetryPolicy:
     retries_max: int | None = None
     # The first retry comes at once: what is wrong may be no more than what the client knows.
     is_first_immediate: bool = False
+    # By which share a pause is longer or shorter at random: clients that failed together do not come back together.
+    jitter: float = 0.0
 
     def pause_s(self, failures: int) -> float:
-        """Return the pause after so many failures in a row, at least one."""
+        """Return the pause after so many failures in a row, at least one; without jitter."""
         if self.is_first_immediate:
             failures -= 1
             if not failures:
                 return 0.0
         return min(self.first_s * (1 << min(failures - 1, _DOUBLINGS_MAX)), self.longest_s)
 
-    def pauses_s(self) -> Iterator[float]:
-        """Return the pauses in their order, one for each retry."""
-        return map(self.pause_s, count(1) if self.retries_max is None else range(1, self.retries_max + 1))
+    def jittered_s(self, failures: int, rng: random.Random) -> float:
+        """Return the pause after so many failures in a row, a little longer or shorter."""
+        return self.pause_s(failures) * rng.uniform(1 - self.jitter, 1 + self.jitter)
+
+    def pauses_s(self, rng: random.Random | None = None) -> Iterator[float]:
+        """Return the pauses in their order, one for each retry; with jitter if there is a source of chance."""
+        failures = count(1) if self.retries_max is None else range(1, self.retries_max + 1)
+        if rng is None:
+            return map(self.pause_s, failures)
+        return (self.jittered_s(count, rng) for count in failures)
 
 
 # A single bootstrap address that does not answer: there is no other one to ask.
@@ -55,11 +65,19 @@ WRITES: Final = RetryPolicy(0.1, 1.0)
 # Fetches of a bucket that failed: as long as the scanner is subscribed to it.
 FETCHES: Final = RetryPolicy(0.05, 1.0)
 # Segments in remote storage, which is slower to recover than a server.
-DOWNLOADS: Final = RetryPolicy(0.1, 5.0)
+DOWNLOADS: Final = RetryPolicy(0.1, 5.0, jitter=0.25)
 # Lookups: a caller waits for each of them. ``request-timeout`` and ``lookup.max-retries`` are their limits.
 LOOKUPS: Final = RetryPolicy(0.02, 1.0)
 # Questions of long-running jobs, which wait while servers are away; ``request-timeout`` is their limit.
 JOBS: Final = RetryPolicy(0.1, 1.0, is_first_immediate=True)
+# Logins that a server could not decide on right now; ``request-timeout`` is their limit.
+LOGINS: Final = RetryPolicy(0.1, 5.0, jitter=0.2)
+# Objects that the server writes to remote storage, or reads from it.
+REMOTE_OBJECTS: Final = RetryPolicy(0.2, 5.0, retries_max=3, jitter=0.25)
+# Catalogs of the lake: a service that is started again is back after a few seconds.
+LAKE_CATALOGS: Final = RetryPolicy(0.2, 3.2, retries_max=5)
+# Rounds of tiering that failed one after another; the service goes on as long as it runs.
+TIERING_ROUNDS: Final = RetryPolicy(1.0, 60.0)
 
 
 def checked_timeout_s(what: str, timeout: float | None) -> float | None:
