@@ -162,6 +162,7 @@ def consume(address: str) -> int:
                 records: fluss.ScanRecords = second.poll(1000)
                 second.commit({record.bucket: record.offset + 1 for record in records})
             done: dict[fluss.TableBucket, int] = second.committed()
+            second.close(timeout=30)
         info: fluss.ConsumerInfo
         for info in events.consumers():
             print(info.name, info.members, info.lag)
@@ -180,6 +181,7 @@ async def consume_async(address: str) -> None:
                 print(error.message)
             else:
                 print(rows.num_rows > 0)
+            await consumer.close(timeout=30)
         await events.drop_consumer("audit")
 
 

@@ -32,10 +32,10 @@ class Away:
         self.table = table
         self._process_id = server.process_id
 
-    def config(self) -> fluss.Config:
+    def config(self, request_timeout_s: int = REQUEST_TIMEOUT_S) -> fluss.Config:
         options: dict[str, str | int] = {
             "bootstrap.servers": self.address,
-            "request-timeout": REQUEST_TIMEOUT_S * 1000,
+            "request-timeout": request_timeout_s * 1000,
             "consumer.lease-ms": 600_000,
         }
         return fluss.Config.of(options)
@@ -86,6 +86,33 @@ def test_a_blocking_consumer_closes_in_time_with_one_warning(
     with suppress(fluss.FlussError):
         connection.close(timeout=GIVEN_S)
     assert time.monotonic() - began_s < LIMIT_S
+
+
+@WAYS
+def test_a_consumer_closes_within_the_request_timeout_if_nothing_is_said(away: Away, how: signal.Signals) -> None:
+    connection = blocking.connect(away.config(request_timeout_s=1))
+    consumer = connection.get_table(away.table).consumer("one", start=fluss.OffsetSpec.earliest())
+    assert len(consumer.poll(30_000))
+    away.take_away(how)
+    began_s = time.monotonic()
+    with pytest.raises(fluss.FlussError, match="not stored within 1 s"):
+        consumer.close()
+    with suppress(fluss.FlussError):
+        connection.close(timeout=GIVEN_S)
+    assert time.monotonic() - began_s < LIMIT_S
+
+
+def test_closing_refuses_times_that_are_none(away: Away) -> None:
+    with blocking.connect(away.config()) as connection:
+        consumer = connection.get_table(away.table).consumer("one", start=fluss.OffsetSpec.earliest())
+        assert len(consumer.poll(30_000))
+        with pytest.raises(fluss.FlussError, match="timeout"):
+            consumer.close(timeout=-1)
+        with pytest.raises(TypeError, match="timeout"):
+            consumer.close(timeout="5 s")  # type: ignore[arg-type]
+        # It is still open, and closes when it is asked properly.
+        consumer.commit()
+        consumer.close(timeout=30)
 
 
 @WAYS

@@ -24,7 +24,6 @@ import pyarrow as pa
 
 from fluss.client.consume.group import NO_PARTITION, BucketKey
 from fluss.client.kernel.cluster import Cluster
-from fluss.client.kernel.retry import checked_timeout_s
 from fluss.client.kernel.runtime import Runtime, run_blocking
 from fluss.client.kernel.table_calls import bucket_offsets, partition_infos
 from fluss.client.scan.fetch.fetcher import OffsetOutOfRangeError
@@ -33,6 +32,7 @@ from fluss.client.scan.records import RecordBatches, ScanRecord, ScanRecords
 from fluss.client.scan.table_scan import TableScan
 from fluss.errors import ConsumerFencedError, ErrorCode, FlussError
 from fluss.integers import int64
+from fluss.retry import checked_timeout_s
 from fluss.schema.offsets import EARLIEST_OFFSET, OffsetSpec, OffsetType
 from fluss.schema.table import TableBucket, TableInfo
 from fluss.schema.value_objects import ServerMade
