@@ -16,7 +16,8 @@ import pytest
 
 import fluss
 from fluss import aio, blocking, embedded
-from fluss.client.kernel.runtime import wait_for
+from fluss.client.consume.group import BucketKey
+from fluss.client.kernel.runtime import run_blocking, wait_for
 from fluss.client.lookup.keys_and_rows import LookupKeys
 from fluss.errors import ConsumerFencedError, ErrorCode, FlussError
 from fluss.testing.cluster import ServerProcess
@@ -458,6 +459,28 @@ def test_partitions_that_come_and_go(server: embedded.EmbeddedServer) -> None:
         assert (len(info.buckets), info.lag) == (2, 0)
         rows = desk.connection.get_table(desk.rows_path).to_arrow()
         assert sum(entry.startswith("position/") for entry in rows["entry"].to_pylist()) == 2
+
+
+def test_a_position_that_is_stored_after_its_partition_is_gone_is_deleted(server: embedded.EmbeddedServer) -> None:
+    with desk_of(server.bootstrap_servers, partitioned=True, scanner_partition_discovery_interval_ms=50) as desk:
+        admin, path = desk.connection.get_admin(), desk.table.table_path
+        desk.append(4)
+        admin.create_partition(path, {"day": "tue"})
+        with desk.table.consumer("billing", auto_commit=False) as consumer:
+            assert read(consumer, 4) == list(range(4))
+            owned = consumer.epochs()
+            admin.drop_partition(path, {"day": "mon"})
+            eventually(lambda: (consumer.poll(20), len(consumer.epochs()) == 2)[1])
+            # A commit that was on its way, for both buckets that are gone.
+            late = {
+                BucketKey(bucket.partition_id, bucket.bucket_id): (epoch, 1)
+                for bucket, epoch in owned.items()
+                if bucket not in consumer.epochs()
+            }
+            assert len(late) == 2
+            run_blocking(consumer._runtime.bridge(consumer._membership.commit(late)))
+            table = desk.connection.get_table(desk.rows_path)
+            eventually(lambda: not any(each.startswith("position/") for each in table.to_arrow()["entry"].to_pylist()))
 
 
 def test_positions_survive_the_loss_of_their_table_while_a_member_lives(desk: Desk) -> None:

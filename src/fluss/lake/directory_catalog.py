@@ -17,6 +17,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final, NoReturn
 from urllib.parse import urlparse
@@ -46,7 +47,11 @@ _KNOWN_STATES_MAX: Final = 32
 
 
 class _KnownStates:
-    """States of tables that this process has read or made. Their files never change, and take long to read."""
+    """States of tables that this process has read or made. Their files never change, and take long to read.
+
+    What goes in and out has schemas of its own: pyiceberg's remember what was asked of them, so that one thread would
+    change a schema while another copies it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,7 +61,7 @@ class _KnownStates:
         """Return the state in a file, None if it is not known, or the file is another one by now."""
         with self._lock:
             found = self._states.get(str(path))
-            return found[1] if found is not None and found[0] == _identity(path) else None
+            return _with_own_schemas(found[1]) if found is not None and found[0] == _identity(path) else None
 
     def put(self, path: Path, metadata: TableMetadata) -> None:
         """Keep a state; that of the same table before is forgotten."""
@@ -64,9 +69,14 @@ class _KnownStates:
             directory = f"{path.parent}{os.sep}"
             for known in [each for each in self._states if each.startswith(directory)]:
                 del self._states[known]
-            self._states[str(path)] = _identity(path), metadata
+            self._states[str(path)] = _identity(path), _with_own_schemas(metadata)
             while len(self._states) > _KNOWN_STATES_MAX:
                 self._states.popitem(last=False)
+
+
+def _with_own_schemas(metadata: TableMetadata) -> TableMetadata:
+    own = {"schemas": deepcopy(metadata.schemas), "partition_specs": deepcopy(metadata.partition_specs)}
+    return metadata.model_copy(update=own)
 
 
 def _identity(path: Path) -> tuple[int, ...]:

@@ -124,6 +124,16 @@ def test_a_commit_on_an_old_state_is_refused_and_leaves_nothing(lake, tmp_path):
     assert ids_of(LakeScan(lake.load(PATH)).to_table()) == [1]
 
 
+def test_schemas_of_a_known_state_are_not_shared_between_its_readers(lake):
+    # They remember what they were asked, and one that changes cannot be copied in another thread.
+    created = lake.create(PATH, log_descriptor())
+    commit_files(created, added=written(created, rows([1])))
+    tables = [created, lake.load(PATH), lake.load(PATH)]
+    for parts in (lambda table: table.metadata.schemas, lambda table: table.metadata.partition_specs):
+        assert len({id(part) for table in tables for part in parts(table)}) == 3
+        assert parts(tables[0]) == parts(tables[1])
+
+
 def test_of_writers_at_the_same_time_none_is_lost(lake):
     lake.create(PATH, log_descriptor())
 

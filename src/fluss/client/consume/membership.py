@@ -240,6 +240,10 @@ class Membership:
             if event.member == self.member:
                 for pending in self._commits:
                     pending.seen(event, is_accepted=is_effective)
+            is_gone = event.key.partition_id not in self._group.partition_ids
+            if is_gone and self._group.leader == self.member and self._rows is not None:
+                # A member that did not know yet that the partition was dropped has stored its position once more.
+                self._rows.delete_positions([event.key])
             if not event.is_release:
                 return
         if isinstance(event, Beat) and not event.is_join:
@@ -351,8 +355,9 @@ class Membership:
         if now == before:
             return
         self._rows.write_partitions(self._info.table_id, now, self.member)
+        # Of every bucket: a commit that is on its way may be in front of this in the log.
         gone = set(before) - set(now)
-        self._rows.delete_positions([key for key in self._group.positions if key.partition_id in gone])
+        self._rows.delete_positions([key for key in self._group.buckets() if key.partition_id in gone])
 
     async def _partition_ids(self) -> tuple[int, ...]:
         if not self._info.is_partitioned():

@@ -210,7 +210,9 @@ async def test_lookupers_of_one_table_share_requests_and_so_do_threads(server: L
 
 
 async def test_requests_of_very_many_lookups_leave_the_loop_free(server: LookupServer) -> None:
-    async with lookuper_of_users(server, lookup__max_batch_size=5000) as lookuper:
+    # Requests that are not full go when an answer comes, and not after some time.
+    options = {"lookup__max_batch_size": 5000, "lookup__batch_timeout_ms": 3_600_000}
+    async with lookuper_of_users(server, **options) as lookuper:
         numbers = [number % 1100 for number in range(6000)]
         # While the first answer is missing, the others come together.
         server.hold()
