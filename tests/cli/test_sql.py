@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -152,6 +155,36 @@ def test_tables_of_a_query_are_found_wherever_they_stand() -> None:
         tree = syntax_tree(connection, query)
     assert tree is not None
     assert sorted(tables_of(tree)) == [["a", "x"], ["b", "y"], ["f.parquet"], ["odd name"], ["z"]]
+
+
+INTERRUPTIONS = """
+import os, random, signal, threading
+from fluss.cli.kernel.session import Session
+from fluss.cli.sql.sql_engine import SqlEngine
+
+engine, rng = SqlEngine(Session()), random.Random(7)
+ENDLESS = ["SELECT sum(a.range) FROM range(1000000000) a, range(1000000000) b", "FROM range(1000000000000)"]
+
+def query(text):
+    (statement,) = engine.statements(text)
+    with engine.run(statement).rows as rows:
+        return sum(batch.num_rows for batch in rows)
+
+for _ in range(60):
+    timer = threading.Timer(0.1 * rng.random() ** 3, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        query(rng.choice(ENDLESS))
+    except KeyboardInterrupt:
+        timer.join()
+    assert query("SELECT 40 + 2") == 1
+print("all were interrupted")
+"""
+
+
+def test_a_query_is_interrupted_at_any_moment_and_the_next_one_runs() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTIONS], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "all were interrupted\n"), done.stderr
 
 
 def test_a_query_that_is_interrupted_is_no_reason_to_leave_the_shell(fluss: FlussCommand) -> None:

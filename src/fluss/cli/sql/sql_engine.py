@@ -7,6 +7,7 @@ table looks its rows up, and scans nothing.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
@@ -65,7 +66,7 @@ class SqlRows:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._reader.close()
+        self._engine.close_rows()
 
 
 class SqlEngine:
@@ -80,14 +81,20 @@ class SqlEngine:
         self._duckdb: duckdb.DuckDBPyConnection = duckdb.connect(config={"python_enable_replacements": False})
         # Names that mean rows which were looked up for the last query.
         self._by_key: dict[tuple[str, ...], str] = {}
+        # What DuckDB was last given to do in another thread, and the rows of the last query.
+        self._last_work: Future[Any] = Future()
+        self._last_work.cancel()
+        self._reader: pa.RecordBatchReader | None = None
 
     def statements(self, text: str) -> list[str]:
         """Take a text apart into its statements."""
+        self._end_last_query()
         with duckdb_errors():
             return [each.query.strip() for each in self._duckdb.extract_statements(text)]
 
     def run(self, statement: str) -> SqlAnswer:
         """Run one statement."""
+        self._end_last_query()
         with duckdb_errors():
             return self._run(statement)
 
@@ -115,7 +122,8 @@ class SqlEngine:
 
     def _begin(self, statement: str) -> pa.RecordBatchReader | None:
         found = self._duckdb.sql(statement)
-        return None if found is None else found.to_arrow_reader()
+        self._reader = None if found is None else found.to_arrow_reader()
+        return self._reader
 
     def _create_table(self, statement: str) -> SqlAnswer:
         from fluss.cli.catalog.table_making import from_statement
@@ -176,23 +184,41 @@ class SqlEngine:
     def interruptibly(self, work: Callable[[], ResultT]) -> ResultT:
         """Let DuckDB work in another thread: it would not notice Ctrl-C in this one before it is done."""
         outcome: Future[ResultT] = Future()
+        self._last_work = outcome
 
         def run() -> None:
+            if not outcome.set_running_or_notify_cancel():
+                return
             try:
                 outcome.set_result(work())
             except BaseException as error:
                 outcome.set_exception(error)
 
-        threading.Thread(target=run, name="duckdb", daemon=True).start()
         try:
+            threading.Thread(target=run, name="duckdb", daemon=True).start()
             return outcome.result()
         except KeyboardInterrupt:
-            deadline_s = monotonic() + _INTERRUPTED_S
-            # Again and again: one that comes before the query has begun is forgotten.
-            while not outcome.done() and monotonic() < deadline_s:
-                self._duckdb.interrupt()
-                wait([outcome], _INTERRUPT_AGAIN_S)
+            self._end_last_work(_INTERRUPTED_S)
             raise
+
+    def _end_last_query(self) -> None:
+        """Be ready for the next statement: a connection does one thing at a time, and has one result."""
+        self._end_last_work()
+        self.close_rows()
+
+    def _end_last_work(self, timeout_s: float = math.inf) -> None:
+        deadline_s = monotonic() + timeout_s
+        work = self._last_work
+        # Again and again: an interruption that comes before the query has begun is forgotten.
+        while not (work.done() or work.cancel()) and monotonic() < deadline_s:
+            self._duckdb.interrupt()
+            wait([work], _INTERRUPT_AGAIN_S)
+
+    def close_rows(self) -> None:
+        """Give up the rest of the rows; while one is being read in another thread, that is left to the next query."""
+        if self._reader is not None and self._last_work.done():
+            self._reader.close()
+            self._reader = None
 
     def close(self) -> None:
         self._duckdb.close()
