@@ -163,7 +163,7 @@ class FlussCommand:
         self._orders.close()
         self._process.wait()
 
-    def _environment(self, more: Mapping[str, str] | None) -> dict[str, str]:
+    def process_environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         home = self.home
         return {
             "PATH": os.environ["PATH"],
@@ -179,7 +179,7 @@ class FlussCommand:
 
     def start(self, *arguments: str, terminal: bool = False, environment: Mapping[str, str] | None = None) -> Running:
         ours, theirs = socket.socketpair()
-        order = {"arguments": arguments, "environment": self._environment(environment), "cwd": str(self.home)}
+        order = {"arguments": arguments, "environment": self.process_environment(environment), "cwd": str(self.home)}
         if terminal:
             main, side = pty.openpty()
             fcntl.ioctl(main, termios.TIOCSWINSZ, WINDOW)

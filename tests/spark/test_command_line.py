@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from fluss.cli.app import main
+from fluss.cli.app import main, root
 from fluss.cli.cluster.spark_commands import tier_arguments
 from fluss.cli.kernel.session import Session
 from fluss.embedded import EmbeddedServer
 from fluss.spark.tier import _parser, _settings
+from tests.cli.help_examples import examples
 
 
 def test_jobs_run_in_the_session_that_is_there(
@@ -47,6 +51,40 @@ def test_jobs_run_in_the_session_that_is_there(
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith("Error: [TABLE_OR_VIEW_NOT_FOUND]"), told
     assert "fluss.DATABASE.TABLE" in told
+
+
+# The examples of the help, in an order in which they find what they need, and how many rows each tells of.
+EXAMPLES = {
+    'fluss spark sql "INSERT INTO fluss.sales.orders VALUES (17, 9.5)"': [{"done": True}],
+    'fluss spark sql "SELECT count(*) FROM fluss.sales.orders"': [{"count(1)": 1}],
+    'fluss spark sql "CREATE TABLE fluss.sales.ids AS SELECT DISTINCT id FROM fluss.sales.orders"': [{"done": True}],
+    "fluss spark load 'orders/*.parquet' sales.orders": [2],
+    "fluss spark load 'orders/*.parquet' sales.orders --resume-dir ./load-1": [2],
+    "fluss spark export sales.orders ./exported --columns id,price": [3],
+    "fluss spark copy sales sales_copy": [1, 3],
+    "fluss spark copy sales sales --to prod:9123": [1, 3],
+}
+
+
+def test_the_examples_of_the_help_do_what_they_say(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "orders").mkdir()
+    pq.write_table(pa.table({"id": [1, 2], "price": [0.5, 1.5]}), tmp_path / "orders" / "1.parquet")
+    # Those of tiering are run by tests/spark/test_command_line_processes.py.
+    written = [line for line in examples(root) if line.startswith("fluss spark ") and " tier" not in line]
+    assert sorted(written) == sorted(EXAMPLES)
+    with EmbeddedServer({"durability": "os"}) as server, EmbeddedServer({"durability": "os"}) as other:
+        monkeypatch.setenv("FLUSS_BOOTSTRAP_SERVERS", server.bootstrap_servers)
+        main(["db", "create", "sales"])
+        main(["table", "create", "sales.orders", "-c", "id BIGINT", "-c", "price DOUBLE", "-k", "id"])
+        for line, told in EXAMPLES.items():
+            capsys.readouterr()
+            words = shlex.split(line.replace("prod:9123", other.bootstrap_servers))[1:]
+            assert main([*words, "--format", "json"]) == 0, f"{line}: {capsys.readouterr().err}"
+            rows = [json.loads(row) for row in capsys.readouterr().out.splitlines()]
+            assert [row.get("rows", row) for row in rows] == told, line
 
 
 def test_tiering_logs_in_as_the_command_does() -> None:

@@ -49,8 +49,8 @@ def get(session: Session, keys: tuple[str, ...]) -> None:
 @click.command(
     cls=Command,
     examples=(
-        "fluss config set kv.rocksdb.block.cache-size=512mb",
-        "fluss config set --reset kv.rocksdb.block.cache-size",
+        "fluss config set quota.produce.bytes-per-second=20mb",
+        "fluss config set --reset quota.produce.bytes-per-second",
     ),
 )
 @click.argument("values", type=KEY_VALUE, nargs=-1, metavar="[KEY=VALUE]...")

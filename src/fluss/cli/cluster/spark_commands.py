@@ -95,7 +95,7 @@ def _is_shown() -> bool:
     cls=Command,
     examples=(
         'fluss spark sql "SELECT count(*) FROM fluss.sales.orders"',
-        "fluss spark sql \"INSERT INTO fluss.sales.orders VALUES (1, 'x')\"",
+        'fluss spark sql "INSERT INTO fluss.sales.orders VALUES (17, 9.5)"',
     ),
 )
 @click.argument("statement")
@@ -161,7 +161,7 @@ def load(
     )
 
 
-@click.command(cls=Command, examples=("fluss spark export sales.orders ./orders --columns id,price",))
+@click.command(cls=Command, examples=("fluss spark export sales.orders ./exported --columns id,price",))
 @click.argument("table", type=TABLE)
 @click.argument("path")
 @click.option("--columns", multiple=True, metavar="NAMES", help="Only these columns.")

@@ -155,7 +155,10 @@ def _option(key: str) -> _DynamicOption:
         return option
     if key.startswith(CLUSTER_LAKE_PREFIX) and key != CLUSTER_LAKE_PREFIX:
         return _DynamicOption(TEXT)
-    raise _invalid(f"'{key}' cannot be changed while the cluster runs{suggestion(key, _OPTIONS)}")
+    raise _invalid(
+        f"'{key}' cannot be changed while the cluster runs{suggestion(key, _OPTIONS)}; an option of the server is set "
+        "when it is started"
+    )
 
 
 class DynamicConfigs:
