@@ -470,9 +470,8 @@ class Committer:
         if written.end is not None:
             report()
             return True
-        assert self._loop is not None
         # The writer learns of a failure when it waits.
-        self._loop.call_soon(report)
+        self._report([report])
         if self._postponed:
             with self._condition:
                 self._condition.notify()

@@ -60,17 +60,31 @@ def row_bytes(batch: BytesLike) -> bytes:
 
 
 class SteppedCommitter(Committer):
-    """Works in the thread of the test, one round at a time, and reports at once."""
+    """Works in the thread of the test, one round at a time, and reports at its end."""
+
+    def __init__(self, files: Files, *, is_synced: bool = True) -> None:
+        super().__init__(files, is_synced=is_synced)
+        # A write that fails at once is told later, as on an event loop.
+        self._untold: list[Callable[[], None]] = []
 
     def submit(self, log: Committed) -> None:
         self._waiting[log] = None
 
     def step(self) -> bool:
-        """Carry out one round; return whether there was anything to do."""
+        """Tell what is untold, and carry out one round; return whether there was anything to do."""
+        is_idle = not self._untold
+        self._tell()
         logs = self._take_due()
         if logs:
             self.run_round(logs)
-        return bool(logs)
+            self._tell()
+        self._is_in_round = False
+        return bool(logs) or not is_idle
+
+    def _tell(self) -> None:
+        reports, self._untold = self._untold, []
+        for report in reports:
+            report()
 
     def _sync_all(self, rounds: Any) -> Any:
         class InOrder:
@@ -80,8 +94,7 @@ class SteppedCommitter(Committer):
         return super()._sync_all(rounds)
 
     def _report(self, reports: list[Callable[[], None]]) -> None:
-        for report in reports:
-            report()
+        self._untold += reports
 
 
 async def drive(committer: SteppedCommitter, coroutine: Coroutine[Any, Any, T]) -> T:
