@@ -4,7 +4,8 @@ The first rows of a bucket open its log and its store, so they are measured by t
 server together says more than the clock on a machine that does other things as well.
 
 So many rows in so many buckets are small batches, and every batch has a cost of its own, wherever it goes. What
-the number of buckets alone costs is seen beside the same rows in as many batches in the few buckets.
+the number of buckets alone costs is seen beside the same rows in as many batches in the few buckets. A long load has
+larger batches: while a server is busy, a client collects what it has for each bucket.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fluss import embedded
 Line = tuple[str, float, str, str]
 FEW, MANY = 64, 4096
 ROWS = 100_000
+LOAD_ROWS = 1_000_000
 LOOKUPS = 20_000
 TARGET = 2.0
 SMALL_BATCHES = f"upserts in {MANY:,} batches"
@@ -77,6 +79,13 @@ class _Cost:
         return sum(sum(process.cpu_times()[:2]) for process in self._processes)
 
 
+async def _upsert(server: embedded.EmbeddedServer, writer: fluss.UpsertWriter, rows: pa.RecordBatch) -> _Cost:
+    cost = _Cost(server, rows.num_rows)
+    writer.upsert_arrow(rows)
+    await writer.flush()
+    return cost.end()
+
+
 async def _measure(server: embedded.EmbeddedServer, bucket_count: int) -> dict[str, _Cost]:
     async with await fluss.FlussConnection.create(server.config()) as connection:
         path = fluss.TablePath("fluss", "rows")
@@ -88,16 +97,16 @@ async def _measure(server: embedded.EmbeddedServer, bucket_count: int) -> dict[s
         shuffled = rows.take(pa.array(np.random.default_rng(7).permutation(ROWS)))
         costs = {}
         for what in ("first upserts", "upserts"):
-            cost = _Cost(server, ROWS)
-            writer.upsert_arrow(shuffled)
-            await writer.flush()
-            costs[what] = cost.end()
+            costs[what] = await _upsert(server, writer, shuffled)
         if bucket_count == FEW:
             cost = _Cost(server, ROWS)
             for first in range(0, ROWS, ROWS * FEW // MANY):
                 writer.upsert_arrow(shuffled.slice(first, ROWS * FEW // MANY))
                 await writer.flush()
             costs[SMALL_BATCHES] = cost.end()
+        load = order_batch(LOAD_ROWS).take(pa.array(np.random.default_rng(8).permutation(LOAD_ROWS)))
+        await _upsert(server, writer, load)
+        costs["upserts of a long load"] = await _upsert(server, writer, load)
         lookuper = table.new_lookup().create_lookuper()
         keys = shuffled.slice(0, LOOKUPS).select(["id"])
         for what in ("first lookups", "lookups"):

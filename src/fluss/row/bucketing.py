@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -86,17 +86,31 @@ def buckets_for(
     return choice.astype(np.int32)
 
 
-def split_by_bucket(buckets: Int32Array, bucket_count: int) -> list[tuple[int, Int64Array]]:
-    """Group row numbers by bucket: the buckets that have rows, ascending, each with its rows in their order."""
+class RowsByBucket(NamedTuple):
+    """Row numbers bucket by bucket, those of a bucket in their order."""
+
+    order: Int64Array
+    # The buckets that have rows, ascending, and where the rows of each end.
+    bucket_ids: list[int]
+    ends: list[int]
+
+
+def rows_by_bucket(buckets: Int32Array, bucket_count: int) -> RowsByBucket:
+    """Group row numbers by bucket."""
     if bucket_count <= 1 << 16:
         # numpy sorts 16-bit numbers by radix, several times faster.
         order = np.argsort(buckets.astype(np.uint16), kind="stable")
     else:
         order = np.argsort(buckets, kind="stable")
     ordered = buckets[order]
-    firsts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    groups = np.split(order, firsts) if len(order) else []
-    return [(int(buckets[rows[0]]), rows) for rows in groups]
+    ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, len(order)) if len(order) else order
+    return RowsByBucket(order, ordered[ends - 1].tolist(), ends.tolist())
+
+
+def split_by_bucket(buckets: Int32Array, bucket_count: int) -> list[tuple[int, Int64Array]]:
+    """Group row numbers by bucket: the buckets that have rows, ascending, each with its rows in their order."""
+    order, bucket_ids, ends = rows_by_bucket(buckets, bucket_count)
+    return [(bucket_id, order[first:end]) for bucket_id, first, end in zip(bucket_ids, [0, *ends], ends, strict=False)]
 
 
 def _check(bucket_count: int, lake_format: str | None, hash_variant: HashVariant) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.row.encoded import gather_ranges, offsets_of, unaligned
+from fluss.row.encoded import EncodedRows, gather_ranges, joined_rows, offsets_of, trimmed_rows, unaligned
 
 DATA = bytes(range(256))
 
@@ -35,6 +35,26 @@ def test_gathered_ranges_are_the_slices_one_after_the_other(
     data = np.frombuffer(DATA, np.uint8)
     gathered = gather_ranges(data, starts, lengths, few_ranges_max=few_ranges_max, block_bytes=block_bytes)
     assert gathered.tobytes() == b"".join(DATA[start : start + length] for start, length in pairs)
+
+
+def rows_at(pairs: list[tuple[int, int]]) -> EncodedRows:
+    starts = np.array([start for start, _ in pairs], dtype=np.int64)
+    lengths = np.array([length for _, length in pairs], dtype=np.int64)
+    return EncodedRows(np.frombuffer(DATA, np.uint8), starts, starts + lengths)
+
+
+@given(sources=st.lists(ranges(), max_size=5))
+def test_joined_rows_are_those_of_all_arrays_in_one(sources: list[list[tuple[int, int]]]) -> None:
+    joined = joined_rows([rows_at(pairs) for pairs in sources])
+    assert joined.to_list() == [DATA[start : start + length] for pairs in sources for start, length in pairs]
+
+
+@given(pairs=ranges().filter(bool), bytes_per_byte_max=st.integers(1, 300))
+def test_trimmed_rows_are_the_same_and_keep_little_else(pairs: list[tuple[int, int]], bytes_per_byte_max: int) -> None:
+    rows = rows_at(pairs)
+    trimmed = trimmed_rows(rows, bytes_per_byte_max=bytes_per_byte_max)
+    assert trimmed.to_list() == rows.to_list()
+    assert len(trimmed.data) <= bytes_per_byte_max * int(rows.lengths.sum())
 
 
 def test_offsets_are_the_running_sum_of_lengths() -> None:

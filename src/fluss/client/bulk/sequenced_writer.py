@@ -103,7 +103,14 @@ class SequencedWriter:
             self._encoder = append_encoder(table)
         self._splitter = TableSplitter.of(table)
         sequences = GivenSequences(writer_id, next_sequences or {}, in_flight_max=IN_FLIGHT_MAX)
-        settings = replace(SenderSettings.of(config), acks=_ACKS_ALL, is_idempotent=True, in_flight_max=IN_FLIGHT_MAX)
+        # A number stands for one batch, for ever, so batches are not joined.
+        settings = replace(
+            SenderSettings.of(config),
+            acks=_ACKS_ALL,
+            is_idempotent=True,
+            in_flight_max=IN_FLIGHT_MAX,
+            joined_bytes_max=0,
+        )
         self._sender = self._runtime.run(self._open(settings, sequences))
         # Shared with the event loop, under the condition.
         self._changed = threading.Condition(threading.Lock())

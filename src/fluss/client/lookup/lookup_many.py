@@ -74,7 +74,7 @@ class ManyRows:
         client, offload = fetch.client, fetch.client.runtime.offload
         reader = ValueReader(self._info, self._positions)
         made: list[pa.RecordBatch] = []
-        for batch in await offload(lookup_keys.batches, keys, fetch.limits.batch_rows_max):
+        for batch in await offload(lookup_keys.batches, keys, fetch.limits.rows_max(self._info.num_buckets)):
             answers = ManyAnswers(batch.num_rows)
             await fetch.fetch(await offload(lookup_keys.runs, batch), answers.put)
             found = await offload(answers.found)
@@ -332,8 +332,10 @@ class BulkFetch(Generic[AnswersT]):
 class BulkLimits:
     """How much one call asks for at once."""
 
-    # Keys are looked up in batches of so many, so that memory is needed for the result and a few of them only.
+    # Keys are looked up in batches of so many, so that memory is needed for the result and a few of them only. There
+    # are more if they go to so many buckets that each would get a few: what a bucket costs does not depend on its keys.
     batch_rows_max: int = 65_536
+    bucket_rows_min: int = 64
     # Requests in flight at once.
     requests_max: int = 4
     # Keys in one request. With large keys or rows there are fewer, so that requests and answers are about this size.
@@ -341,6 +343,10 @@ class BulkLimits:
     bytes_target: int = 4 * 1024 * 1024
     # Keys in one request as long as it is not known how large the rows are.
     keys_first: int = 500
+
+    def rows_max(self, bucket_count: int) -> int:
+        """Return how many keys a batch has for a table with so many buckets."""
+        return max(self.batch_rows_max, self.bucket_rows_min * bucket_count)
 
 
 def _known_columns(info: TableInfo, columns: Sequence[str]) -> list[str]:

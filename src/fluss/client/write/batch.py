@@ -18,13 +18,17 @@ again: the others would be out of order.
 
 With a new writer id, numbers begin at 0. Batches that are out under the old id are not sent again: if their answer is
 lost, it is not known whether they were stored.
+
+Small batches of rows with keys that wait behind each other are sent as one: what a batch costs a server does hardly
+depend on its rows.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum, auto
+from itertools import islice
 from operator import attrgetter
 
 from fluss.buffers import BytesLike
@@ -35,6 +39,7 @@ from fluss.errors import ErrorCode, FlussError, error_for_code
 from fluss.protocol import api as apis
 from fluss.protocol.convert import pb_table_path
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.record.kv_batch import RECORDS_MAX
 from fluss.record.log_batch import NO_BATCH_SEQUENCE, NO_WRITER_ID
 from fluss.retry import Backoff, RetryPolicy
 from fluss.schema.table import TableBucket, TablePath
@@ -76,7 +81,7 @@ class Batch:
         self._on_done = on_done
         self.size_bytes = records.size_bytes
         # The bytes as they are sent; valid after ``seal``.
-        self.parts: list[BytesLike] = []
+        self.parts: Sequence[BytesLike] = ()
         # The place among the batches of its bucket, also when it comes back.
         self.order = 0
         self.queued_at_s = 0.0
@@ -101,6 +106,20 @@ class Batch:
     def end(self, error: FlussError | None = None) -> None:
         """Report the end to the owner of the rows, once."""
         self._on_done(self, error)
+
+    def joined(self, later: Sequence[Batch]) -> Batch:
+        """Return one batch in place of this one and those after it; its end is the end of all of them."""
+        members = [self, *later]
+
+        def on_done(_: Batch, error: FlussError | None) -> None:
+            for member in members:
+                member.end(error)
+
+        batch = Batch(self.records.joined([member.records for member in later]), self.bucket_id, on_done)
+        batch.order = self.order
+        batch.queued_at_s = self.queued_at_s
+        batch.attempts = max([member.attempts for member in members])
+        return batch
 
 
 class BucketQueue:
@@ -127,6 +146,38 @@ class BucketQueue:
     def put_back(self, batch: Batch) -> None:
         """Put a batch that has to be sent again where it was, before all that came after it."""
         insort(self.waiting, batch, key=_BY_ORDER)
+
+    def is_worth_waiting(self, joined_bytes_max: int) -> bool:
+        """Whether what waits is so little that it had better be joined with what comes next."""
+        if self.waiting[0].records.joined_kind is None:
+            return False
+        return sum([batch.size_bytes for batch in self.waiting]) < joined_bytes_max
+
+    def take(self, joined_bytes_max: int) -> Batch:
+        """Take out the batch that is to be sent, or several as one batch of no more than so many bytes."""
+        first = self.waiting[0]
+        count = self._count_joinable(joined_bytes_max)
+        later = self.waiting[1:count]
+        del self.waiting[:count]
+        return first.joined(later) if later else first
+
+    def _count_joinable(self, bytes_max: int) -> int:
+        """Count the batches at the head of the queue that may be sent as one."""
+        first = self.waiting[0]
+        kind = first.records.joined_kind
+        if kind is None or first.sequences is not None:
+            return 1
+        count, byte_count, record_count = 1, first.size_bytes, first.records.record_count
+        for batch in islice(self.waiting, 1, None):
+            byte_count += batch.size_bytes
+            record_count += batch.records.record_count
+            # What was sent before is known to the server, maybe, as it was.
+            if batch.sequences is not None or batch.records.joined_kind != kind:
+                break
+            if byte_count > bytes_max or record_count > RECORDS_MAX:
+                break
+            count += 1
+        return count
 
 
 class BucketSequences:
@@ -174,12 +225,12 @@ class Idempotence:
         """Whether a batch was sent under a writer id that is no longer used, and must not be sent again."""
         return self.is_enabled and batch.writer_id not in (NO_WRITER_ID, self.writer_id)
 
-    def may_send(self, batch: Batch, bucket: TableBucket) -> bool:
-        """Whether the first waiting batch of a bucket may be sent now."""
+    def may_send(self, batch: Batch, bucket: TableBucket, *, alone: bool = False) -> bool:
+        """Whether the first waiting batch of a bucket may be sent now; ``alone``: if it is the only one then."""
         sequences = self._sequences(bucket)
         if self.is_enabled and batch.sequences is sequences:
             return sequences.in_flight[0] is batch
-        return len(sequences.in_flight) < self._in_flight_max
+        return len(sequences.in_flight) < (1 if alone else self._in_flight_max)
 
     def begin(self, batch: Batch, bucket: TableBucket) -> None:
         """The batch is about to be sent: give it its number, unless it has one."""

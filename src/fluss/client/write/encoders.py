@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
@@ -29,7 +29,7 @@ from fluss.record.log_batch import HEADER_LAYOUTS, MAGIC_V0, MAGIC_V1, append_he
 from fluss.record.statistics import collect_statistics, supports_statistics
 from fluss.row import compacted_columns, indexed
 from fluss.row.arrow_arrays import bool_array, unpacked_bits
-from fluss.row.bucketing import HashVariant, split_by_bucket
+from fluss.row.bucketing import HashVariant, rows_by_bucket
 from fluss.row.encoded import EncodedRows, gather_ranges, offsets_of
 from fluss.schema.normalize import normalize_batch
 from fluss.schema.offsets import ChangeType
@@ -63,8 +63,17 @@ class EncodedBatch(Protocol):
         """For a table with a primary key: the columns that are written, or none for all of them. Else None."""
         ...
 
+    @property
+    def joined_kind(self) -> tuple[int, tuple[int, ...]] | None:
+        """What batches of a bucket must have in common to be ``joined``; None for one that stays as it is."""
+        ...
+
     def sealed(self, writer_id: int, batch_sequence: int) -> list[BytesLike]:
         """Return the bytes of the batch, in parts. They are made anew each time; the records are not copied."""
+        ...
+
+    def joined(self, later: Sequence[EncodedBatch]) -> EncodedBatch:
+        """Return one batch with the rows of this one and of those after it, which are of the same kind."""
         ...
 
 
@@ -142,6 +151,11 @@ class EncodedLogBatch:
     def targets(self) -> None:
         return None
 
+    @property
+    def joined_kind(self) -> None:
+        """Columns of several batches cannot be put together without making them again."""
+        return None
+
     def sealed(self, writer_id: int, batch_sequence: int) -> list[BytesLike]:
         content: list[BytesLike] = [part for part in (self.statistics, byte_view(self.body)) if len(part)]
         header = append_header(
@@ -154,6 +168,9 @@ class EncodedLogBatch:
             statistics_length=len(self.statistics),
         )
         return [header, *content]
+
+    def joined(self, later: Sequence[EncodedBatch]) -> EncodedBatch:
+        raise AssertionError("log batches stay as they are")
 
 
 class LogEncoder(TableEncoder):
@@ -254,6 +271,10 @@ class EncodedKvBatch:
     def size_bytes(self) -> int:
         return HEADER_BYTES + len(self.body)
 
+    @property
+    def joined_kind(self) -> tuple[int, tuple[int, ...]]:
+        return self.schema_id, self.targets
+
     def sealed(self, writer_id: int, batch_sequence: int) -> list[BytesLike]:
         header = sealed_kv_header(
             self.body,
@@ -263,6 +284,12 @@ class EncodedKvBatch:
             record_count=self.record_count,
         )
         return [header, self.body]
+
+    def joined(self, later: Sequence[EncodedBatch]) -> EncodedKvBatch:
+        batches = [self, *(batch for batch in later if isinstance(batch, EncodedKvBatch))]
+        assert len(batches) == 1 + len(later), "all are of one kind"
+        body = memoryview(b"".join([batch.body for batch in batches]))
+        return replace(self, record_count=sum([batch.record_count for batch in batches]), body=body)
 
 
 class KvEncoder(TableEncoder):
@@ -307,19 +334,23 @@ class KvEncoder(TableEncoder):
         if bucket_id is not BY_KEY:
             offsets = offsets_of(records.lengths)
             return [(bucket_id, part) for part in self._batches(byte_view(records.data), offsets)]
-        groups = split_by_bucket(self.keys.buckets(self._key_columns(batch), keys), self.info.num_buckets)
+        order, bucket_ids, ends = rows_by_bucket(
+            self.keys.buckets(self._key_columns(batch), keys), self.info.num_buckets
+        )
         data, lengths = records.data, records.lengths
-        if len(groups) > 1:
+        if len(bucket_ids) > 1:
             # All of them at once, bucket by bucket: there may be thousands of buckets with a few rows each.
-            order = np.concatenate([places for _, places in groups])
             lengths = lengths[order]
             data = gather_ranges(data, records.starts[order], lengths)
-        offsets, view, first = offsets_of(lengths), byte_view(data), 0
+        offsets, view = offsets_of(lengths), byte_view(data)
         encoded: Encoded = []
-        for number, places in groups:
-            end = first + len(places)
-            encoded += [(number, part) for part in self._batches(view, offsets[first : end + 1])]
-            first = end
+        first = first_byte = 0
+        for number, end, end_byte in zip(bucket_ids, ends, offsets[ends].tolist(), strict=True):
+            if end_byte - first_byte <= self._batch_bytes_max - HEADER_BYTES and end - first <= RECORDS_MAX:
+                encoded.append((number, self.batch_of(view[first_byte:end_byte], end - first)))
+            else:
+                encoded += [(number, part) for part in self._batches(view, offsets[first : end + 1])]
+            first, first_byte = end, end_byte
         return encoded
 
     def checked(

@@ -4,6 +4,9 @@ A round looks at the buckets that have something to send, takes at most one batc
 server, table and choice of columns. Answers are handled as they come; a bucket is looked at again when a batch was
 added to it, when an answer for it has come, when its leader was found, and when a pause is over. Buckets never wait for
 each other.
+
+With many batches on their way, a small one is kept until the one before it in its bucket is answered, and is then sent
+as one with those that have come meanwhile: the busier the server, the larger the batches.
 """
 
 from __future__ import annotations
@@ -30,6 +33,10 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.retry import METADATA, WRITES, Backoff, RetryPolicy
 from fluss.schema.table import TableBucket
 
+# With so many batches on their way the server has enough to do.
+_BUSY_BATCHES: Final = 256
+# What a batch costs beyond its rows is little for batches of this size: they gain nothing by being joined.
+_JOINED_BYTES_MAX: Final = 64 * 1024
 # A table or partition that a server does not know may not have reached it yet.
 _MISSING_CODES: Final = frozenset({int(ErrorCode.TABLE_NOT_EXIST), int(ErrorCode.PARTITION_NOT_EXISTS)})
 
@@ -47,6 +54,8 @@ class SenderSettings:
     request_timeout_s: float
     throttle_s_max: float
     is_idempotent: bool
+    # Batches that wait are joined up to this size; 0: each is sent as it is.
+    joined_bytes_max: int = 0
     batch_retry: RetryPolicy = WRITES
     leader_retry: RetryPolicy = METADATA
     # How long a bucket may be without a leader before that is worth a warning.
@@ -62,6 +71,7 @@ class SenderSettings:
             request_timeout_s=config.request_timeout_ms / 1000,
             throttle_s_max=config.writer_kv_backpressure_max_throttle_ms / 1000,
             is_idempotent=config.writer_enable_idempotence,
+            joined_bytes_max=min(_JOINED_BYTES_MAX, config.writer_batch_size),
         )
 
 
@@ -142,6 +152,7 @@ class Sender:
         self._is_round_scheduled = False
         asking, self._asking = self._asking, {}
         by_server: dict[int, list[tuple[BucketQueue, TableBucket]]] = {}
+        joined_bytes_max = self._settings.joined_bytes_max if len(self._in_flight) >= _BUSY_BATCHES else 0
         for queue in asking:
             if not queue.waiting or self._is_pausing(queue):
                 continue
@@ -151,7 +162,8 @@ class Sender:
             if leader is None:
                 continue
             server_id, bucket = leader
-            if self._idempotence.may_send(queue.waiting[0], bucket):
+            alone = queue.is_worth_waiting(joined_bytes_max)
+            if self._idempotence.may_send(queue.waiting[0], bucket, alone=alone):
                 by_server.setdefault(server_id, []).append((queue, bucket))
         if by_server and self._idempotence.needs_writer_id:
             self._asking.update((queue, None) for ready in by_server.values() for queue, _ in ready)
@@ -170,12 +182,12 @@ class Sender:
         request_bytes = 0
         by_request: dict[tuple[int, tuple[int, ...] | None], list[_Sent]] = {}
         for queue, bucket in ready[first:] + ready[:first]:
-            batch = queue.waiting[0]
-            if request_bytes and request_bytes + batch.size_bytes > self._settings.request_bytes_max:
+            if request_bytes and request_bytes + queue.waiting[0].size_bytes > self._settings.request_bytes_max:
                 self._look_at(queue)
                 continue
+            room_bytes = self._settings.request_bytes_max - request_bytes
+            batch = queue.take(min(self._settings.joined_bytes_max, room_bytes))
             request_bytes += batch.size_bytes
-            del queue.waiting[0]
             self._idempotence.begin(batch, bucket)
             batch.seal()
             self._in_flight[batch] = queue

@@ -340,7 +340,8 @@ class WriterClient:
             return
         assert encoded is not None
         # The bytes that are left belong to the block until they are stored.
-        batches = [Batch(records, bucket_id, partial(self._batch_ended, block)) for bucket_id, records in encoded]
+        on_done = partial(self._batch_ended, block)
+        batches = [Batch(records, bucket_id, on_done) for bucket_id, records in encoded]
         block.row_counts = [(bucket_id, records.record_count) for bucket_id, records in encoded]
         bytes_kept = sum(batch.size_bytes for batch in batches)
         self._release(block, block.reserved_bytes - bytes_kept)

@@ -317,7 +317,7 @@ class KvBucket:
             self._forget(batch, None)
         if sum([batch.memory_bytes for batch in applied]) > _QUICK_MEMORY_BYTES_MAX:
             # Megabytes take a while to be given back, too.
-            self._runtime.threads.submit(applied.clear)
+            self._runtime.threads.for_one_bucket.submit(applied.clear)
 
     def _applied(self) -> None:
         self._is_applying = False

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
@@ -104,6 +104,28 @@ class LoopBudget:
         self._is_counting = False
 
 
+class KvThreads:
+    """The threads that prepare and apply batches.
+
+    Work for one bucket consists of a few long steps on columns, many of which leave the interpreter to other threads.
+    Work for many buckets consists of thousands of short steps. Two threads with such work would hand the interpreter to
+    each other at every one of them, which takes longer than the steps, so there is one thread for it.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.for_one_bucket: Executor = ThreadPoolExecutor(count, thread_name_prefix="fluss-kv")
+        self._for_many_buckets: Executor = ThreadPoolExecutor(1, thread_name_prefix="fluss-kv-joint")
+
+    def for_buckets(self, count: int) -> Executor:
+        """Return what carries out work for so many buckets."""
+        return self.for_one_bucket if count == 1 else self._for_many_buckets
+
+    async def stop(self) -> None:
+        """End the threads when they have done what they were given."""
+        for executor in (self.for_one_bucket, self._for_many_buckets):
+            await asyncio.to_thread(executor.shutdown)
+
+
 # Preparing
 
 
@@ -132,7 +154,7 @@ class PreparingBucket(Protocol):
 class JointPreparation:
     """Prepares the next batches of all buckets that have any. Belongs to the event loop."""
 
-    def __init__(self, threads: Executor, budget: LoopBudget) -> None:
+    def __init__(self, threads: KvThreads, budget: LoopBudget) -> None:
         self._threads = threads
         self._budget = budget
         self._ready: dict[PreparingBucket, None] = {}
@@ -182,7 +204,9 @@ class JointPreparation:
                 self._hand_out(members, outcomes)
                 return
         loop = asyncio.get_running_loop()
-        done = loop.run_in_executor(self._threads, preparer.prepare, mode, shares, current_rows)
+        done = loop.run_in_executor(
+            self._threads.for_buckets(len(shares)), preparer.prepare, mode, shares, current_rows
+        )
         done.add_done_callback(partial(self._prepared, members))
 
     def _prepared(
@@ -222,7 +246,7 @@ class ApplyingBucket(Protocol):
 class JointApplication:
     """Brings what is on the disk as changelog into the stores, of all buckets at once. Belongs to the event loop."""
 
-    def __init__(self, threads: Executor, budget: LoopBudget) -> None:
+    def __init__(self, threads: KvThreads, budget: LoopBudget) -> None:
         self._threads = threads
         self._budget = budget
         self._ready: dict[ApplyingBucket, None] = {}
@@ -256,7 +280,8 @@ class JointApplication:
             if not left:
                 return
             members, writes = left, [write for _, write in left]
-        done = asyncio.get_running_loop().run_in_executor(self._threads, write_to_stores, writes)
+        executor = self._threads.for_buckets(len(writes))
+        done = asyncio.get_running_loop().run_in_executor(executor, write_to_stores, writes)
         done.add_done_callback(partial(self._applied, members))
 
     def _applied(

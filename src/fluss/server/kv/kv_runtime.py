@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Final, ParamSpec, TypeVar
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
 from fluss.metrics import Counter, Metrics, Sample
 from fluss.server.descriptors import rocksdb_files
-from fluss.server.kv.joint_work import JointApplication, JointPreparation, LoopBudget
+from fluss.server.kv.joint_work import JointApplication, JointPreparation, KvThreads, LoopBudget
 from fluss.server.kv.open_stores import OpenStores, SharedStores
 from fluss.server.kv.preparer import BatchPreparer
 from fluss.server.kv.snapshot_source import SnapshotSource
@@ -36,8 +36,8 @@ class KvSettings:
 
     store: KvStoreSettings = field(default_factory=KvStoreSettings)
 
-    # Threads that merge and write, for all buckets together. They share one interpreter lock: a second one works while
-    # the first is in RocksDB or in Arrow, a third would find nothing to do.
+    # Threads that merge and write, for all buckets. They share one interpreter lock: a second one works while the first
+    # is in RocksDB or in Arrow, a third would find nothing to do. See ``KvThreads`` for what is done for many buckets.
     threads: int = 2
     # Threads that open, rebuild, flush, copy and close stores.
     upkeep_threads: int = 4
@@ -72,7 +72,7 @@ class KvRuntime:
     def __init__(self, settings: KvSettings, ids: IdSource | None, data_dir: Path) -> None:
         self.settings = settings
         self.memory = WriteMemory(settings.write_memory_bytes_max)
-        self.threads: Executor = ThreadPoolExecutor(settings.threads, thread_name_prefix="fluss-kv")
+        self.threads = KvThreads(settings.threads)
         budget = LoopBudget()
         self.preparation = JointPreparation(self.threads, budget)
         self.application = JointApplication(self.threads, budget)
@@ -100,7 +100,7 @@ class KvRuntime:
         """End the threads. Every bucket has been closed before."""
         await self._flushing.stop()
         await self.shared_stores.close()
-        await asyncio.to_thread(self.threads.shutdown)
+        await self.threads.stop()
         await asyncio.to_thread(self._upkeep.shutdown)
 
     def show(self, metrics: Metrics) -> None:

@@ -20,7 +20,7 @@ from fluss.errors import CorruptRecordError, ErrorCode, FlussError, KvDamagedErr
 from fluss.record.arrow_batch import DECOMPRESSED_BYTES_MAX
 from fluss.record.mutations import FoundRows
 from fluss.row.arrow_arrays import BoolArray, slots_bytes
-from fluss.row.encoded import EncodedRows, gather_ranges, offsets_of
+from fluss.row.encoded import EncodedRows, joined_rows
 from fluss.row.hashed_keys import HashedKeys
 from fluss.schema.table_options import DELETE_BEHAVIOR, DeleteBehavior
 from fluss.server.merge.aggregate_functions import bitmap_format_of, check_bitmaps
@@ -31,8 +31,9 @@ from fluss.server.model import Table
 
 # Of a key, in messages.
 _SHOWN_BYTES: Final = 64
-# Copying so few rows into one piece and decoding that takes less time than decoding those of each source by itself.
-_FEW_ROWS: Final = 64
+# Sources with so few rows each are copied into one piece: decoding that takes less time than decoding each by itself.
+_FEW_ROWS: Final = 512
+_JOINED_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +129,7 @@ class KvBatchDecoder:
             stored[old.numbers] = np.arange(stored_count)
             byte_count += int(old.value_lengths.sum())
         self.check_size(stored_count + len(puts), byte_count)
-        rows = self._decode_rows(old, put_rows, batch.schema_id)
+        rows = self._decode_rows(old, put_rows, batch.schema_id, byte_count)
         received_rows = rows.slice(stored_count) if stored_count else rows
         self._check_keys(put_keys, received_rows)
         if self._has_bitmaps:
@@ -137,9 +138,11 @@ class KvBatchDecoder:
         received[puts] = np.arange(stored_count, rows.num_rows)
         return DecodedKvBatch(fold, is_delete, rows, stored_count, stored, received, encoded, batch.schema_id)
 
-    def _decode_rows(self, old: FoundRows, rows: EncodedRows, schema_id: int) -> pa.RecordBatch:
+    def _decode_rows(self, old: FoundRows, rows: EncodedRows, schema_id: int, byte_count: int) -> pa.RecordBatch:
         """Decode stored rows, and behind them received ones."""
-        if old.groups and len(old.numbers) + len(rows) <= _FEW_ROWS:
+        source_count = len(old.groups) + 1
+        are_few = len(old.numbers) + len(rows) <= source_count * _FEW_ROWS
+        if old.groups and are_few and byte_count <= _JOINED_BYTES_MAX:
             # If that fails, decoding them one after the other tells which of them are to blame.
             with suppress(CorruptRecordError):
                 return self.codec.decode_mixed(*_joined(old, rows, schema_id))
@@ -209,10 +212,7 @@ def spread(present: EncodedRows, is_present: BoolArray) -> EncodedRows:
 
 
 def _joined(old: FoundRows, rows: EncodedRows, schema_id: int) -> tuple[EncodedRows, npt.NDArray[np.int16]]:
-    """Copy a few rows into one piece, the stored ones first; return them and the schema of each."""
-    sources = [*(stored.rows for _, stored in old.groups), rows]
-    data = np.concatenate([gather_ranges(source.data, source.starts, source.lengths) for source in sources])
-    lengths = np.concatenate([source.lengths for source in sources])
+    """Copy rows into one piece, the stored ones first; return them and the schema of each."""
     received_ids = np.full(len(rows), schema_id, np.int16)
     schema_ids = np.concatenate([*(stored.schema_ids for _, stored in old.groups), received_ids])
-    return EncodedRows.from_offsets(data, offsets_of(lengths)), schema_ids
+    return joined_rows([*(stored.rows for _, stored in old.groups), rows]), schema_ids

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.record.mutations import FoundGroup, Mutations, StoredValues
 from fluss.record.value_batch import encode_value
-from fluss.row.encoded import EncodedRows, packed_rows
+from fluss.row.encoded import EncodedRows, trimmed_rows
 from fluss.row.hashed_keys import HashedKeys, are_equal, hash_of
 from fluss.row.varint import UInt64Array
 
@@ -61,6 +61,9 @@ _ENTRY_BYTES: Final = 4 * 4 + 2 + 8
 # So few entries are compared with all keys: that takes less time than making slots.
 _FEW_ENTRIES: Final = 32
 _NO_SLOTS: Final = np.empty(0, np.int32)
+# So many entries over mutations get their slots when a key is first looked for among them, which seldom comes to pass
+# before they are in the store. Making those of more takes too long for a lookup on an event loop.
+_LATE_ENTRIES_MAX: Final = 512
 # So many keys are looked up, or added, one by one in the time that it takes to do it all at once.
 _FEW_KEYS: Final = 16
 
@@ -210,14 +213,28 @@ class Memtable:
         schema_ids = np.full(count, mutations.schema_id, np.int16)
         entries = _Entries(keys.starts, keys.ends, rows.starts, rows.ends, schema_ids, mutations.keys.hashes)
         memtable = cls.__new__(cls)
-        are_few = count <= _FEW_ENTRIES
-        memtable._arrays = _Arrays(keys.data, rows.data, entries, _NO_SLOTS if are_few else _free_slots(count))
+        memtable._arrays = _Arrays(keys.data, rows.data, entries, _NO_SLOTS)
         memtable._entry_count = count
         memtable._byte_end = mutations.byte_count
         memtable._mutations = mutations
-        if not are_few:
-            memtable._arrays.set_slots(np.arange(count, dtype=np.int32))
+        if count > _LATE_ENTRIES_MAX:
+            memtable._make_slots()
         return memtable
+
+    def _make_slots(self) -> _Arrays:
+        """Make the hash table of a memtable over mutations. If two threads do that, either result is as good."""
+        arrays, count = self._arrays, self._entry_count
+        arrays = _Arrays(arrays.key_data, arrays.row_data, arrays.entries, _free_slots(count))
+        arrays.set_slots(np.arange(count, dtype=np.int32))
+        self._arrays = arrays
+        return arrays
+
+    def _searchable(self) -> _Arrays:
+        """Return the arrays with their hash table."""
+        arrays = self._arrays
+        if self._entry_count > _FEW_ENTRIES and not len(arrays.slots):
+            return self._make_slots()
+        return arrays
 
     def __len__(self) -> int:
         """The number of entries: keys that were added twice count twice."""
@@ -230,7 +247,10 @@ class Memtable:
             return 0
         has_large_pages = len(self._arrays.entries.hashes) >= _LARGE_ENTRIES
         pages_bytes = _LARGE_PAGES_BYTES if has_large_pages else 0
-        return self._byte_end + _ENTRY_BYTES * self._entry_count + self._arrays.slots.nbytes + pages_bytes
+        slot_count = len(self._arrays.slots)
+        if not slot_count and self._entry_count > _FEW_ENTRIES:
+            slot_count = _slot_count(self._entry_count)
+        return self._byte_end + _ENTRY_BYTES * self._entry_count + _NO_SLOTS.itemsize * slot_count + pages_bytes
 
     @property
     def mutations(self) -> Mutations:
@@ -299,14 +319,14 @@ class Memtable:
 
     def find(self, keys: HashedKeys) -> tuple[Int64Array, StoredValues]:
         """Return the numbers of the keys that are there, and the newest row of each; tombstones are empty rows."""
-        arrays = self._arrays
+        arrays = self._searchable()
         found = arrays.entries_of(keys)
         numbers = np.flatnonzero(found >= 0)
         return numbers, _values(arrays, found[numbers])
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of one key, empty if it was removed, None if it is not there. The quick way for a few."""
-        arrays = self._arrays
+        arrays = self._searchable()
         if len(arrays.slots):
             _, entry = arrays.slot_of(key, hash_of(key))
         else:
@@ -365,8 +385,12 @@ def _values(arrays: _Arrays, entries: Int64Array) -> StoredValues:
 
 
 def _free_slots(entry_count: int) -> npt.NDArray[np.int32]:
+    return np.full(_slot_count(entry_count), NO_ENTRY, np.int32)
+
+
+def _slot_count(entry_count: int) -> int:
     """Return so many slots that half of them stay free; at least two, so that a hash can choose."""
-    return np.full(max(2, 1 << (2 * entry_count - 1).bit_length()), NO_ENTRY, np.int32)
+    return max(2, 1 << (2 * entry_count - 1).bit_length())
 
 
 def _ranges(data: UInt8Array, starts: Positions, ends: Positions, numbers: EntryNumbers) -> EncodedRows:
@@ -376,15 +400,7 @@ def _ranges(data: UInt8Array, starts: Positions, ends: Positions, numbers: Entry
 def _packed(keys: EncodedRows, rows: EncodedRows) -> tuple[EncodedRows, EncodedRows]:
     """Return keys and rows with little else between them, in one array if they are in one already."""
     if keys.data is not rows.data:
-        return _without_surroundings(keys), _without_surroundings(rows)
+        return trimmed_rows(keys), trimmed_rows(rows)
     both = EncodedRows(keys.data, np.concatenate((keys.starts, rows.starts)), np.concatenate((keys.ends, rows.ends)))
-    both, count = _without_surroundings(both), len(keys)
+    both, count = trimmed_rows(both), len(keys)
     return both.some(slice(count)), both.some(slice(count, None))
-
-
-def _without_surroundings(rows: EncodedRows) -> EncodedRows:
-    first, end = int(rows.starts.min()), int(rows.ends.max())
-    if 2 * int(rows.lengths.sum()) >= end - first:
-        return EncodedRows(rows.data[first:end], rows.starts - first, rows.ends - first)
-    # Most of what lies between the first and the last row does not belong to them.
-    return packed_rows(rows)

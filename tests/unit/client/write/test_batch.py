@@ -3,11 +3,16 @@ Shown on the bookkeeping alone: what each error means in each situation."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from fluss.client.write.batch import Batch, Idempotence, Verdict
-from fluss.client.write.encoders import EncodedLogBatch
+from fluss.client.write.batch import Batch, BucketQueue, Idempotence, Verdict
+from fluss.client.write.encoders import EncodedBatch, EncodedKvBatch, EncodedLogBatch
+from fluss.errors import FlussError
+from fluss.record.kv_batch import HEADER_BYTES, RECORDS_MAX, KvBatch
 from fluss.record.log_batch import NO_WRITER_ID, read_batch, verify_crc
+from fluss.retry import WRITES
 from fluss.schema.table import TableBucket
 
 BUCKET = TableBucket(1, 0)
@@ -159,3 +164,80 @@ def test_a_changed_number_reaches_the_header_and_its_checksum(idempotence: Idemp
     verify_crc(batch)
     assert (batch.header.writer_id, batch.header.batch_sequence, bytes(batch.records)) == (7, 0, b"body")
     assert read_batch(b"".join(before)).header.batch_sequence == 1, "bytes on their way never change"
+
+
+# Batches that are sent as one
+
+
+def kv_batch(body: bytes = b"records!", *, targets: tuple[int, ...] = (), record_count: int = 2) -> EncodedKvBatch:
+    return EncodedKvBatch(1, record_count, targets, memoryview(body))
+
+
+def queue_of(*records: EncodedBatch) -> BucketQueue:
+    queue = BucketQueue(Any, 0, WRITES)  # type: ignore[arg-type]  # A queue only carries its table.
+    for each in records:
+        queue.add(Batch(each, 0, lambda batch, error: None), 0.0)
+    return queue
+
+
+def test_small_batches_with_keys_are_taken_as_one_in_their_order() -> None:
+    ended: list[tuple[bytes, FlussError | None]] = []
+    queue = queue_of()
+    for body in (b"first", b"second", b"third"):
+        queue.add(Batch(kv_batch(body), 0, lambda batch, error: ended.append((bytes(batch.records.body), error))), 1.0)  # type: ignore[attr-defined]
+    taken = queue.take(1000)
+    assert not queue.waiting
+    taken.writer_id, taken.sequence = 7, 3
+    taken.seal()
+    sealed = KvBatch.parse(memoryview(b"".join(taken.parts)))
+    sealed.verify_crc()
+    assert (sealed.writer_id, sealed.batch_sequence, sealed.record_count) == (7, 3, 6)
+    assert bytes(sealed.data[HEADER_BYTES:]) == b"firstsecondthird"
+    assert taken.size_bytes == len(sealed.data)
+    taken.end(error := FlussError("refused"))
+    assert ended == [(b"first", error), (b"second", error), (b"third", error)]
+
+
+@pytest.mark.parametrize(
+    ("second", "bytes_max"),
+    [
+        (kv_batch(targets=(0, 1)), 1000),
+        (kv_batch(record_count=RECORDS_MAX), 1000),
+        (kv_batch(), 2 * (HEADER_BYTES + 8) - 1),
+        (kv_batch(), 0),
+        (EncodedLogBatch(1, 1, 0, b"", b"body"), 1000),
+    ],
+    ids=["other columns", "too many records", "too many bytes", "none at all", "of another table"],
+)
+def test_what_does_not_fit_one_batch_stays_apart(second: EncodedBatch, bytes_max: int) -> None:
+    queue = queue_of(kv_batch(), second)
+    assert queue.take(bytes_max).size_bytes == HEADER_BYTES + 8
+    assert [batch.records for batch in queue.waiting] == [second]
+
+
+def test_log_batches_and_those_that_were_sent_before_are_taken_alone(idempotence: Idempotence) -> None:
+    log_queue = queue_of(*[EncodedLogBatch(1, 1, 0, b"", b"body")] * 2)
+    assert not log_queue.is_worth_waiting(1000)
+    assert log_queue.take(1000).records.record_count == 1
+    assert len(log_queue.waiting) == 1
+    for position in (0, 1):
+        queue = queue_of(kv_batch(), kv_batch(), kv_batch())
+        idempotence.begin(queue.waiting[position], BUCKET)
+        sent_before = queue.waiting[position]
+        taken = [queue.take(1000) for _ in range(2)]
+        assert taken[position] is sent_before
+
+
+def test_a_little_is_worth_waiting_for_more() -> None:
+    queue = queue_of(kv_batch(), kv_batch())
+    assert queue.is_worth_waiting(2 * (HEADER_BYTES + 8) + 1)
+    assert not queue.is_worth_waiting(2 * (HEADER_BYTES + 8))
+    assert not queue.is_worth_waiting(0)
+
+
+def test_a_bucket_may_have_to_be_quiet_before_its_next_batch(idempotence: Idempotence) -> None:
+    assert idempotence.may_send(new_batch(), BUCKET, alone=True)
+    (batch,) = sent(idempotence, 1)
+    assert not idempotence.may_send(new_batch(), BUCKET, alone=True)
+    idempotence.put_back(batch)
+    assert idempotence.may_send(batch, BUCKET, alone=True), "it is the one that the bucket waits for"

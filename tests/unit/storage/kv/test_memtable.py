@@ -74,7 +74,7 @@ def test_it_has_what_a_dict_has(adds: list[Model], others: list[bytes]) -> None:
         assert len(memtable) == entry_count
 
 
-@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 255, 257])
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 257, 512, 513])
 def test_few_and_many_are_found_alike(count: int) -> None:
     """Whatever is done one by one for a few keys, or without a table, is done for many at once with the same result."""
     keys = [b"%d" % number * (1 + number % 5) for number in range(count)]
@@ -220,6 +220,15 @@ def test_what_is_made_of_changes_has_them(changes: Model, others: list[bytes]) -
 def test_what_is_made_of_changes_answers_in_every_way(count: int) -> None:
     changes: Model = {b"%d" % number: b"row %d" % number if number % 3 else None for number in range(count)}
     assert_has(Memtable.over(keyed_rows(list(changes), list(changes.values()))), changes, [b"a", b"b"])
+
+
+@pytest.mark.parametrize("count", [32, 33, 512, 513])
+def test_what_is_made_of_changes_takes_the_same_memory_before_and_after_a_search(count: int) -> None:
+    memtable = Memtable.over(keyed_rows([b"%d" % number for number in range(count)], [b"row"] * count))
+    byte_count = memtable.byte_count
+    assert memtable.get(b"7") is not None
+    assert memtable.byte_count == byte_count
+    assert len(memtable.newest_entries()) == count
 
 
 def test_what_is_made_of_changes_shares_their_memory_and_takes_nothing_more() -> None:
