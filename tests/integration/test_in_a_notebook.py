@@ -9,12 +9,14 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import fluss
 from fluss import blocking, embedded
+from fluss.client.kernel.runtime import runtime
 from fluss.schema.value_objects import html_table, shown
 
 SCHEMA = pa.schema([("id", pa.int32()), ("note", pa.string())])
@@ -96,24 +98,58 @@ def failing_in_a_loop():
             await connection.get_admin().get_table_info("fluss.not_there")
     asyncio.run(main())
 
-for failing in (failing_plainly, failing_in_the_admin, failing_to_connect, failing_in_a_loop):
+def failing_with_a_wrong_type():
+    with blocking.connect(address) as connection:
+        connection.get_table(5)
+
+def failing_in_the_admin_with_a_wrong_type():
+    with blocking.connect(address) as connection:
+        connection.get_admin().create_table("fluss.new", 5)
+
+def failing_with_a_wrong_value():
+    with blocking.connect(address) as connection:
+        connection.get_table("fluss.traced").new_scan().filter(5)
+
+failing_functions = [function for name, function in list(globals().items()) if name.startswith("failing_")]
+for failing in failing_functions:
     try:
         failing()
-    except fluss.FlussError:
+    except (fluss.FlussError, TypeError, ValueError):
         print(failing.__name__, traceback.format_exc().replace("\\n", "|"))
 """
 
 
-def test_tracebacks_are_those_of_the_user(server: embedded.EmbeddedServer) -> None:
+def test_tracebacks_are_those_of_the_user(server: embedded.EmbeddedServer, plain: blocking.FlussConnection) -> None:
+    plain.get_admin().create_table("fluss.traced", fluss.TableDescriptor(fluss.Schema(SCHEMA)))
     command = [sys.executable, "-c", PROGRAM, server.bootstrap_servers]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout.splitlines()
-    assert len(printed) == 4
+    assert len(printed) == 7
     for line in printed:
         files = re.findall(r'File "([^"]*)"', line)
         ours = [file for file in files if "fluss" in file]
         assert 1 <= len(ours) <= 4, line
         assert not [file for file in files if "concurrent" in file or "/net/" in file or "cluster" in file], line
         assert line.count("Traceback") == 1, line
+
+
+MISTAKE = """
+async def answer():
+    raise_deliberately() if is_deliberate else 1 + "1"
+
+def raise_deliberately():
+    raise TypeError("expected a text")
+"""
+
+
+@pytest.mark.parametrize("is_deliberate", [False, True])
+def test_a_mistake_of_the_library_keeps_its_traceback(is_deliberate: bool) -> None:
+    code: dict[str, Any] = {"__name__": "fluss.somewhere", "is_deliberate": is_deliberate}
+    exec(MISTAKE, code)
+    with pytest.raises(TypeError) as caught:
+        runtime().run(code["answer"]())
+    frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert ("answer" in frames) is not is_deliberate
+    assert "raise_deliberately" not in frames
 
 
 def test_the_way_of_an_error_is_logged(plain: blocking.FlussConnection, caplog: pytest.LogCaptureFixture) -> None:

@@ -22,7 +22,6 @@ import pyarrow as pa
 from fluss.client.fluss_table import FlussTable
 from fluss.client.kernel import runtime
 from fluss.client.scan.table_scan import TableScan
-from fluss.errors import FlussError
 from fluss.schema.table import TablePath
 
 InnerT = TypeVar("InnerT")
@@ -64,8 +63,8 @@ def same(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, 
         __tracebackhide__ = True
         try:
             return method(wrapper._inner, *args, **kwargs)
-        except FlussError as error:
-            raise error.with_traceback(None) from error.__cause__
+        except runtime.CALLERS_ERRORS as error:
+            raise runtime.as_from_here(error) from error.__cause__
 
     return call
 
@@ -78,8 +77,8 @@ def blocking(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Co
         __tracebackhide__ = True
         try:
             return runtime.wait_for(method(wrapper._inner, *args, **kwargs))
-        except FlussError as error:
-            raise error.with_traceback(None) from error.__cause__
+        except runtime.CALLERS_ERRORS as error:
+            raise runtime.as_from_here(error) from error.__cause__
 
     return call
 
@@ -94,8 +93,8 @@ def wrapping(
         __tracebackhide__ = True
         try:
             return wrap(method(wrapper._inner, *args, **kwargs))
-        except FlussError as error:
-            raise error.with_traceback(None) from error.__cause__
+        except runtime.CALLERS_ERRORS as error:
+            raise runtime.as_from_here(error) from error.__cause__
 
     return call
 
@@ -110,8 +109,8 @@ def wrapping_async(
         __tracebackhide__ = True
         try:
             return wrap(await method(wrapper._inner, *args, **kwargs))
-        except FlussError as error:
-            raise error.with_traceback(None) from error.__cause__
+        except runtime.CALLERS_ERRORS as error:
+            raise runtime.as_from_here(error) from error.__cause__
 
     return call
 
@@ -121,7 +120,11 @@ def chained(method: Callable[Concatenate[Any, P], Any]) -> Callable[Concatenate[
 
     @wraps(method)
     def call(wrapper: WrapperT, /, *args: P.args, **kwargs: P.kwargs) -> WrapperT:
-        returned = method(wrapper._inner, *args, **kwargs)
+        __tracebackhide__ = True
+        try:
+            returned = method(wrapper._inner, *args, **kwargs)
+        except runtime.CALLERS_ERRORS as error:
+            raise runtime.as_from_here(error) from error.__cause__
         return wrapper if returned is wrapper._inner else type(wrapper)._of(returned)
 
     return call

@@ -9,8 +9,9 @@ one they were made on.
     wait_for(...)                for a thread that blocks while the library's loop runs anything awaitable
     AwaitsItself, StartedCall    results for which ``x = f()`` and ``x = await f()`` mean the same
 
-A FlussError that comes from the loop is raised without the way it took there: its traceback is that of the caller. The
-way is logged at DEBUG. Functions with ``__tracebackhide__`` are left out of tracebacks by IPython and pytest.
+An error that comes from the loop and is meant for the caller is raised without the way it took there: its traceback is
+that of the caller. The way is logged at DEBUG. IPython and pytest leave functions with ``__tracebackhide__`` out of
+tracebacks.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from opcode import opmap
 from typing import Any, Final, Generic, ParamSpec, Self, TypeVar
 
 from fluss.errors import FlussError
@@ -31,6 +33,10 @@ from fluss.net.transport import new_event_loop
 
 T = TypeVar("T")
 P = ParamSpec("P")
+ErrorT = TypeVar("ErrorT", bound=Exception)
+
+# What may be wrong with a call, and is the caller's business.
+CALLERS_ERRORS: Final = (FlussError, TypeError, ValueError)
 
 # How long the end of the program waits for open connections to send what was written.
 EXIT_DRAIN_S: Final = 5.0
@@ -81,7 +87,7 @@ class Runtime:
         future = self.submit(coroutine)
         try:
             return future.result()
-        except FlussError as error:
+        except CALLERS_ERRORS as error:
             raise without_journey(error) from error.__cause__
         except BaseException:
             # Does nothing if the coroutine itself has failed.
@@ -101,8 +107,8 @@ class Runtime:
             return await coroutine
         try:
             return await outcome(self.submit(coroutine), cancels=cancels)
-        except FlussError as error:
-            raise error.with_traceback(None) from error.__cause__
+        except CALLERS_ERRORS as error:
+            raise as_from_here(error) from error.__cause__
 
     async def offload(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function on a worker thread, so that the loop stays free.
@@ -196,7 +202,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
-    except FlussError as error:
+    except CALLERS_ERRORS as error:
         raise without_journey(error) from error.__cause__
     finally:
         _this_thread.is_blocking = was_blocking
@@ -227,14 +233,41 @@ async def outcome(future: Future[T], *, cancels: bool = False) -> T:
             raise
     try:
         return future.result()
-    except FlussError as error:
+    except CALLERS_ERRORS as error:
         raise without_journey(error) from error.__cause__
 
 
-def without_journey(error: FlussError) -> FlussError:
-    """Forget through which functions, threads and loops an error and its causes have come; return it."""
+def is_told(error: Exception) -> bool:
+    """Whether the library has raised an error to tell its caller something.
+
+    A TypeError or ValueError that no statement has raised is a mistake of the library, and where it was made is all
+    that helps to find it.
+    """
+    if isinstance(error, FlussError):
+        return True
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None:
+        frames = frames.tb_next
+    if frames is None:
+        return True
+    is_ours = frames.tb_frame.f_globals.get("__name__", "").partition(".")[0] == __name__.partition(".")[0]
+    return is_ours and frames.tb_frame.f_code.co_code[frames.tb_lasti] == opmap["RAISE_VARARGS"]
+
+
+def as_from_here(error: ErrorT) -> ErrorT:
+    """Forget the functions that an error has come through; unless it is a mistake of the library. Return it."""
+    return error.with_traceback(None) if is_told(error) else error
+
+
+def without_journey(error: ErrorT) -> ErrorT:
+    """Forget through which functions, threads and loops an error and its causes have come; return it.
+
+    A mistake of the library is left as it is.
+    """
+    if not is_told(error):
+        return error
     if logger.isEnabledFor(logging.DEBUG):
-        logger.debug("an error on its way to the caller: %s", error.message, exc_info=error)
+        logger.debug("an error on its way to the caller: %s", error, exc_info=error)
     forgotten: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in forgotten:
@@ -278,8 +311,8 @@ def wait_for(awaitable: Awaitable[T]) -> T:
     __tracebackhide__ = True
     try:
         return runtime().run(_awaited(awaitable))
-    except FlussError as error:
-        raise error.with_traceback(None) from error.__cause__
+    except CALLERS_ERRORS as error:
+        raise as_from_here(error) from error.__cause__
 
 
 async def _awaited(awaitable: Awaitable[T]) -> T:
