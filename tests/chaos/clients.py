@@ -26,7 +26,7 @@ _IN_FLIGHT_MAX: Final = 60
 _BATCH_ROWS_MAX: Final = 30
 _POLL_MS: Final = 200
 # Servers are down half of the time, and one operation may meet several of their ends.
-_OPTIONS: Final = {"request-timeout": 120_000, "connect-timeout": 120_000, "writer.batch-timeout-ms": 5}
+WAIT_S: Final = 120.0
 _END_TIMEOUT_S: Final = 240.0
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,9 @@ logger = logging.getLogger(__name__)
 class Clients:
     """Everybody who uses the tables of one server, on the running event loop."""
 
-    def __init__(self, bootstrap_servers: str, seed: int, *, pause_s: float) -> None:
+    def __init__(self, bootstrap_servers: str, seed: int, *, pause_s: float, wait_s: float = WAIT_S) -> None:
+        """``wait_s`` is how long an operation waits for its server."""
+        self._options = dict.fromkeys(("request-timeout", "connect-timeout"), int(wait_s * 1000))
         self.history = History()
         # Operations that ended with an error, by what they were.
         self.errors: list[str] = []
@@ -104,7 +106,9 @@ class Clients:
 
     @asynccontextmanager
     async def _connection(self) -> Any:
-        config = fluss.Config({"bootstrap.servers": self._bootstrap_servers, **_OPTIONS})
+        config = fluss.Config(
+            {"bootstrap.servers": self._bootstrap_servers, "writer.batch-timeout-ms": 5, **self._options}
+        )
         connection = await fluss.FlussConnection.create(config)
         try:
             yield connection

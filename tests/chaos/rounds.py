@@ -19,7 +19,7 @@ from fluss.errors import FlussError
 from fluss.testing.forked_servers import ServerForks
 from fluss.testing.history_checker import check
 from fluss.testing.waiting import eventually
-from tests.chaos.clients import Clients
+from tests.chaos.clients import WAIT_S, Clients
 from tests.chaos.loop_disk import LoopDiskUnavailableError
 from tests.chaos.machine import REMOTE, Disk, Fault, Machine
 from tests.chaos.remote_objects import RemoteObjects
@@ -52,6 +52,8 @@ class Plan:
     # How long it is quiet before a fault, on average, and between two operations of a client.
     quiet_s: float = 0.15
     pause_s: float = 0.004
+    # How long a client waits for the server. A log that has lost its end never gets where a reader was told that it is.
+    wait_s: float = WAIT_S
 
 
 @dataclass
@@ -91,7 +93,9 @@ async def run_round(plan: Plan, directory: Path, forks: ServerForks, artefacts: 
             directory, forks, rng, disk=plan.disk, has_proxy=plan.has_proxy, options=_options(plan, directory)
         ) as machine:
             try:
-                clients = Clients(machine.bootstrap_servers, rng.getrandbits(64), pause_s=plan.pause_s)
+                clients = Clients(
+                    machine.bootstrap_servers, rng.getrandbits(64), pause_s=plan.pause_s, wait_s=plan.wait_s
+                )
                 await clients.create_tables()
                 clients.start()
                 await clients.wait_until_at_work()

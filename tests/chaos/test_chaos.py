@@ -62,7 +62,8 @@ def test_a_round_finds_nothing(plan: Plan, forks: ServerForks, tmp_path: Path) -
 def test_a_server_that_does_not_sync_is_found_out(forks: ServerForks, tmp_path: Path) -> None:
     options = (("durability", "os"),)
     for seed in range(10):
-        report = run(Plan(seed, 4, Disk.LOSING, False, faults=(Fault.POWER,), options=options), forks, tmp_path)
+        plan = Plan(seed, 4, Disk.LOSING, False, faults=(Fault.POWER,), options=options, wait_s=10.0)
+        report = run(plan, forks, tmp_path)
         if report.findings:
             break
     assert any(finding.startswith(("lost", "unseen", "stale")) for finding in report.findings), report.findings
