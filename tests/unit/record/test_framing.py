@@ -4,6 +4,8 @@ Random rows are framed, split again and compared with a plain loop; every length
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -130,6 +132,17 @@ def test_every_kind_of_buffer_gives_the_same_checksum() -> None:
         assert crc32c(buffer) == expected
     assert crc32c(np.frombuffer(data, "<i8")) == expected
     assert crc32c(pa.py_buffer(b"xx" + data).slice(2)) == expected
+
+
+@pytest.mark.parametrize("before", ["pass", "import crc32c"])
+def test_the_library_of_checksums_is_loaded_without_its_command(before: str) -> None:
+    program = (
+        f"import sys; {before}; before = set(sys.modules); from fluss.record.framing import crc32c; "
+        "assert crc32c(b'123456789') == 0xE3069283; assert 'argparse' not in set(sys.modules) - before; "
+        "import crc32c as library; assert library.crc32c(b'123456789') == crc32c(b'123456789'); "
+        "assert library.crc32c is sys.modules['crc32c._crc32c'].crc32c"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=600)
 
 
 def test_the_checksum_of_nothing_is_zero() -> None:
