@@ -15,7 +15,7 @@ from fluss.client.bulk.table_splitter import ExistingPartitions
 from fluss.client.fluss_table import FlussTable, context_of
 from fluss.client.write.blocks import Block
 from fluss.client.write.encoders import KvEncoder, LogEncoder
-from fluss.client.write.writers import checked_targets
+from fluss.client.write.target_columns import checked_targets
 from fluss.errors import RequestTimeoutError
 from fluss.schema.normalize import normalize_batch
 

@@ -25,7 +25,7 @@ from fluss.client.write.accumulator import MemoryPool
 from fluss.client.write.batch import Batch, GivenSequences, allocate_writer_id
 from fluss.client.write.encoders import EncodedBatch, EncodedLogBatch, KvEncoder, LogEncoder
 from fluss.client.write.sender import Sender, SenderSettings
-from fluss.client.write.writers import checked_targets
+from fluss.client.write.target_columns import checked_targets
 from fluss.errors import FlussError, RequestTimeoutError
 from fluss.record.kv_batch import RECORDS_MAX
 from fluss.record.log_batch import BATCH_BYTES_MAX, MAGIC_V0

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
@@ -24,6 +23,7 @@ from fluss.client.write.encoders import BY_KEY, TableEncoder
 from fluss.client.write.result import CompletedWrite, JoinedWrites, PendingWrite, WriteResultHandle
 from fluss.client.write.row_compiler import RowSink, append_function, delete_function
 from fluss.client.write.row_layout import DELETE_MARK
+from fluss.client.write.target_columns import checked_indexes, checked_positions, indexes_of
 from fluss.errors import FlussError
 from fluss.retry import checked_timeout_s
 from fluss.row.arrow_arrays import empty_batch
@@ -32,7 +32,6 @@ from fluss.schema.normalize import normalize_array, normalize_batch
 from fluss.schema.schema import Schema, schema_from_columns, shown_names
 from fluss.schema.table import TableInfo
 from fluss.schema.types import TypeRoot
-from fluss.schema.value_objects import string_list
 
 if TYPE_CHECKING:
     from fluss.client.write.writer_client import WriterClient
@@ -81,9 +80,9 @@ class TableUpsert:
         self._info = table_info
         self._targets: tuple[int, ...] | None = None
         if columns is not None:
-            self._targets = _indexes_of(columns, table_info.schema)
+            self._targets = indexes_of(columns, table_info.schema)
         elif column_indices is not None:
-            self._targets = _checked_indexes(column_indices, table_info.schema)
+            self._targets = checked_indexes(column_indices, table_info.schema)
         self._own_writer: UpsertWriter | None = None
 
     # Choosing columns
@@ -118,7 +117,7 @@ class TableUpsert:
 
     def create_writer(self) -> UpsertWriter:
         """Return a new writer. It needs no closing: closing the connection sends what was written."""
-        return UpsertWriter(self._writer_client(), self._info, _checked_targets(self._info.schema, self._targets))
+        return UpsertWriter(self._writer_client(), self._info, checked_positions(self._info.schema, self._targets))
 
     # As a writer
 
@@ -562,70 +561,3 @@ def _check_key_names(names: Sequence[str], key_names: Sequence[str]) -> None:
 
 def _key_schema(info: TableInfo) -> Schema:
     return schema_from_columns([info.schema.column(name) for name in info.primary_keys])
-
-
-def checked_targets(info: TableInfo, columns: Sequence[str] | None) -> tuple[int, ...]:
-    """Return the positions of the columns that are written, none for all of them; columns by name, None for all.
-
-    Columns that cannot be written are a FlussError.
-    """
-    return _checked_targets(info.schema, None if columns is None else _indexes_of(columns, info.schema))
-
-
-def _checked_targets(schema: Schema, targets: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the positions of the columns that are written, none for all of them, or say why they cannot be."""
-    if targets is None:
-        _check_whole_rows(schema)
-        return ()
-    _check_targets(targets, schema)
-    return targets
-
-
-def _indexes_of(names: Sequence[str], schema: Schema) -> tuple[int, ...]:
-    known = schema.column_names
-    for name in string_list("columns", names):
-        if name not in known:
-            raise FlussError(f"Cannot find target column '{name}'; columns are {shown_names(known)}")
-    return tuple(dict.fromkeys(map(schema.index_of, names)))
-
-
-def _checked_indexes(column_indices: Sequence[int], schema: Schema) -> tuple[int, ...]:
-    indexes = [operator.index(index) for index in column_indices]
-    count = len(schema.column_names)
-    for index in indexes:
-        if index < 0:
-            raise OverflowError(f"a target column index cannot be negative, got {index}")
-        if index >= count:
-            raise FlussError(f"Invalid target column index: {index}; the table has {count} columns")
-    return tuple(dict.fromkeys(indexes))
-
-
-def _check_whole_rows(schema: Schema) -> None:
-    for name in schema.get_auto_increment_columns():
-        others = [other for other in schema.column_names if other != name]
-        raise FlussError(
-            f"'{name}' is an auto increment column, whose values the server makes up; write the other columns with "
-            f"partial_update_by_name({others})"
-        )
-
-
-def _check_targets(targets: Sequence[int], schema: Schema) -> None:
-    names = [schema.column_names[index] for index in targets]
-    primary_key = schema.get_primary_keys()
-    missing = [name for name in primary_key if name not in names]
-    if missing:
-        raise FlussError(
-            f"The target columns of a partial update must contain the primary key columns; {shown_names(missing)} "
-            "is not among them"
-        )
-    for name in schema.get_auto_increment_columns():
-        if name in names:
-            raise FlussError(
-                f"'{name}' is an auto increment column, whose values the server makes up; it cannot be a target column"
-            )
-    for column in schema.columns:
-        if not column.data_type.nullable and column.name not in primary_key:
-            raise FlussError(
-                f"A partial update needs all columns but the primary key to be nullable, and '{column.name}' is "
-                f"{column.data_type}; write whole rows"
-            )
