@@ -14,7 +14,7 @@ from fluss.client.kernel.table_calls import fresh_table_info
 from fluss.lake.arrow_conversion import lake_batch
 from fluss.lake.catalogs import catalog_properties
 from fluss.lake.commits import commit_files, tiering_properties
-from fluss.lake.data_files import DataFileWriter, FileLayout, write_position_deletes
+from fluss.lake.data_files import DataFileWriter, FileLayout, write_equality_deletes, write_position_deletes
 from fluss.lake.key_positions import key_positions
 from fluss.lake.key_set import KeySet
 from fluss.lake.lake_tables import LakeTables
@@ -34,8 +34,16 @@ def lake_table_of(table: FlussTable):
     return LakeTables.open(catalog_properties(info.properties)).load(table.table_path)
 
 
-def tier(table: FlussTable, choose_stop: ChooseStop = lambda _bucket, _start, stop: stop) -> int | None:
-    """Tier the buckets of a table, and return the snapshot; None if there is nothing to do."""
+def tier(
+    table: FlussTable,
+    choose_stop: ChooseStop = lambda _bucket, _start, stop: stop,
+    *,
+    deletes_by_key: bool = False,
+) -> int | None:
+    """Tier the buckets of a table, and return the snapshot; None if there is nothing to do.
+
+    ``deletes_by_key`` is how Apache Fluss's own service says which rows are no longer there.
+    """
     buckets = named_buckets_of(table)
     snapshot = lake_snapshot_of(table)
     tiered = {} if snapshot is None else snapshot.table_buckets_offset
@@ -54,13 +62,16 @@ def tier(table: FlussTable, choose_stop: ChooseStop = lambda _bucket, _start, st
         runs = list(read_ranges(table, [LogRange(bucket, tiered.get(bucket, 0), stop)]))
         if table.has_primary_key():
             rows, keys = _last_changes(table, runs)
-            live = [
-                f
-                for f in LakeScan(lake_table).files()
-                if (f.partition_values, f.bucket_id) == (values, bucket.bucket_id)
-            ]
-            positions = key_positions(lake_table, live, KeySet(keys))
-            deletes += write_position_deletes(layout, partition, positions)
+            if deletes_by_key:
+                deletes += write_equality_deletes(layout, partition, keys)
+            else:
+                live = [
+                    f
+                    for f in LakeScan(lake_table).files()
+                    if (f.partition_values, f.bucket_id) == (values, bucket.bucket_id)
+                ]
+                positions = key_positions(lake_table, live, KeySet(keys))
+                deletes += write_position_deletes(layout, partition, positions)
             batches = rows.to_batches()
             offsets = [np.zeros(batch.num_rows, np.int64) for batch in batches]
         else:

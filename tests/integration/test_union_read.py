@@ -318,6 +318,20 @@ def test_keys_of_a_file_are_read_no_more_than_twice(
     assert set(columns_read(["a"])) == {"a"}
 
 
+def test_rows_of_files_whose_keys_are_known_may_be_deleted_by_key_later(union: Tables, plain: Tables) -> None:
+    """Files with such deletes are read one by one, and positions mean nothing there."""
+    table = keyed(union, ENGINES[0], bucket_count=1)
+    upsert(table, [[key, "old", key] for key in range(50)])
+    tier(table)
+    upsert(table, [[key, "new", -key] for key in range(0, 50, 7)])
+    for _ in range(3):
+        assert sorted_rows(table.to_arrow()) == sorted_rows(plain.again(table).to_arrow())
+    tier(table, deletes_by_key=True)
+    upsert(table, [[key, "newer", -key] for key in range(0, 50, 5)])
+    for _ in range(3):
+        assert sorted_rows(table.to_arrow()) == sorted_rows(plain.again(table).to_arrow())
+
+
 def test_keys_that_are_known_take_no_more_memory_than_allowed(
     union: Tables, plain: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:

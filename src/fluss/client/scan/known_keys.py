@@ -58,8 +58,10 @@ class KnownKeys:
     def of(self, lake: LakeRows, files: Sequence[LakeFile], key_name: str) -> dict[str, FileKeys]:
         """Return the keys of files by their paths, of those that are known or read for the second time.
 
-        None if they are too many to be kept together: each read would drop what the next one needs first.
+        None if they are too many to be kept together: each read would drop what the next one needs first. And none of a
+        file without positions, which it may have had before: deletes by key come to a file later.
         """
+        files = [file for file in files if lake.has_positions(file)]
         if sum(file.data.record_count for file in files) * _KEY_BYTES > self._bytes_max:
             return {}
         found: dict[str, FileKeys] = {}
@@ -71,7 +73,7 @@ class KnownKeys:
                 if keys is not None:
                     self._keys.move_to_end(place)
                     found[file.data.file_path] = keys
-                elif place in self._seen and lake.has_positions(file):
+                elif place in self._seen:
                     unknown.append(file)
                 self._seen[place] = None
                 self._seen.move_to_end(place)
