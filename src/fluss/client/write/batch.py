@@ -28,7 +28,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum, auto
-from itertools import islice
+from itertools import accumulate, islice
 from operator import attrgetter
 
 from fluss.buffers import BytesLike
@@ -115,7 +115,11 @@ class Batch:
             for member in members:
                 member.end(error)
 
-        batch = Batch(self.records.joined([member.records for member in later]), self.bucket_id, on_done)
+        records = self.records.joined([member.records for member in later])
+        for member in members:
+            # What it had by itself would be in memory twice.
+            member.records = records
+        batch = Batch(records, self.bucket_id, on_done)
         batch.order = self.order
         batch.queued_at_s = self.queued_at_s
         batch.attempts = max([member.attempts for member in members])
@@ -149,9 +153,12 @@ class BucketQueue:
 
     def is_worth_waiting(self, joined_bytes_max: int) -> bool:
         """Whether what waits is so little that it had better be joined with what comes next."""
-        if self.waiting[0].records.joined_kind is None:
+        if not joined_bytes_max or self.waiting[0].records.joined_kind is None:
             return False
-        return sum([batch.size_bytes for batch in self.waiting]) < joined_bytes_max
+        # No further than needed: with a slow server there may be thousands, and each new one asks.
+        return all(
+            byte_count < joined_bytes_max for byte_count in accumulate(batch.size_bytes for batch in self.waiting)
+        )
 
     def take(self, joined_bytes_max: int) -> Batch:
         """Take out the batch that is to be sent, or several as one batch of no more than so many bytes."""

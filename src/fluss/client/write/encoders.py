@@ -347,7 +347,11 @@ class KvEncoder(TableEncoder):
         first = first_byte = 0
         for number, end, end_byte in zip(bucket_ids, ends, offsets[ends].tolist(), strict=True):
             if end_byte - first_byte <= self._batch_bytes_max - HEADER_BYTES and end - first <= RECORDS_MAX:
-                encoded.append((number, self.batch_of(view[first_byte:end_byte], end - first)))
+                body = view[first_byte:end_byte]
+                if 2 * len(body) < len(view):
+                    # A bucket that has to wait would keep the rows of all the others in memory, too.
+                    body = memoryview(bytes(body))
+                encoded.append((number, self.batch_of(body, end - first)))
             else:
                 encoded += [(number, part) for part in self._batches(view, offsets[first : end + 1])]
             first, first_byte = end, end_byte

@@ -181,12 +181,14 @@ def queue_of(*records: EncodedBatch) -> BucketQueue:
 
 
 def test_small_batches_with_keys_are_taken_as_one_in_their_order() -> None:
-    ended: list[tuple[bytes, FlussError | None]] = []
+    ended: list[tuple[Batch, FlussError | None]] = []
     queue = queue_of()
     for body in (b"first", b"second", b"third"):
-        queue.add(Batch(kv_batch(body), 0, lambda batch, error: ended.append((bytes(batch.records.body), error))), 1.0)  # type: ignore[attr-defined]
+        queue.add(Batch(kv_batch(body), 0, lambda batch, error: ended.append((batch, error))), 1.0)
+    members = list(queue.waiting)
     taken = queue.take(1000)
     assert not queue.waiting
+    assert [batch.records for batch in members] == [taken.records] * 3, "nothing is in memory twice"
     taken.writer_id, taken.sequence = 7, 3
     taken.seal()
     sealed = KvBatch.parse(memoryview(b"".join(taken.parts)))
@@ -195,7 +197,8 @@ def test_small_batches_with_keys_are_taken_as_one_in_their_order() -> None:
     assert bytes(sealed.data[HEADER_BYTES:]) == b"firstsecondthird"
     assert taken.size_bytes == len(sealed.data)
     taken.end(error := FlussError("refused"))
-    assert ended == [(b"first", error), (b"second", error), (b"third", error)]
+    assert ended == [(batch, error) for batch in members]
+    assert [batch.size_bytes - HEADER_BYTES for batch in members] == [5, 6, 5], "as much memory as each had is free now"
 
 
 @pytest.mark.parametrize(

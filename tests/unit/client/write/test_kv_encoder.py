@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fluss.client.write import encoders
 from fluss.client.write.batch import Batch
-from fluss.client.write.encoders import BY_KEY, EncodedBatch, KvEncoder
+from fluss.client.write.encoders import BY_KEY, EncodedBatch, EncodedKvBatch, KvEncoder
 from fluss.client.write.row_layout import DELETE_MARK
 from fluss.errors import FlussError
 from fluss.record.kv_batch import KvBatch
@@ -152,6 +152,14 @@ def test_rows_of_all_buckets_are_found_where_their_keys_belong_and_in_order() ->
         seen += ages
     assert sorted(seen) == list(range(300))
     assert len({encoder.bucket_of(row) for row in packed}) == 7
+
+
+def test_a_batch_that_waits_keeps_no_rows_of_other_buckets_in_memory() -> None:
+    encoder = encoder_of(USERS, bucket_count=16)
+    packed = [encoder.layout.pack_any([number, "name", number])[0] for number in range(1000)]
+    for _, records in encoder.encode(encoder.layout.to_arrow(packed), BY_KEY):
+        assert isinstance(records, EncodedKvBatch)
+        assert memoryview(records.body.obj).nbytes <= 2 * records.size_bytes
 
 
 def test_the_bucket_of_a_packed_row_or_delete_is_the_one_it_is_encoded_for() -> None:
