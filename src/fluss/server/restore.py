@@ -277,12 +277,8 @@ class _Verifier:
     def _remote_log(self, entry: RemoteLogEntry, chain: TailChain | None) -> None:
         if entry.manifest_path is None:
             return
-        store = self._stores.get(entry.root)
+        store = self._store_at(entry.root, f"{entry.segment_count} segments of {format_bucket(entry.bucket)} were")
         if store is None:
-            self._found.problems.append(
-                f"{entry.root} is another place, whose {entry.segment_count} segments of {format_bucket(entry.bucket)} "
-                f"were not looked at{_HINT}"
-            )
             return
         manifest = get_manifest(store, entry.manifest_path)
         self._count(1, 0)
@@ -296,16 +292,19 @@ class _Verifier:
             )
 
     def _snapshot(self, entry: KvSnapshotEntry) -> None:
-        store = self._stores.get(entry.root)
+        store = self._store_at(entry.root, f"snapshot of {format_bucket(entry.bucket)} was")
         if store is None:
-            self._found.problems.append(
-                f"{entry.root} is another place, whose snapshot of {format_bucket(entry.bucket)} was not looked "
-                f"at{_HINT}"
-            )
             return
         self._count(1, 0)
         for path, file in load_snapshot(store, entry.directory, entry.snapshot_id).paths(entry.directory):
             self._check_size(store, path, file.size_bytes)
+
+    def _store_at(self, root: str, what: str) -> RemoteStore | None:
+        """Return the store of a place; None if it is another one than those of the backup, which is a problem."""
+        store = self._stores.get(root)
+        if store is None:
+            self._found.problems.append(f"{root} is another place, whose {what} not looked at{_HINT}")
+        return store
 
     def _segment(self, store: RemoteStore, entry: RemoteLogEntry, segment: RemoteSegment) -> None:
         self._say(f"segments of {entry.directory}")
