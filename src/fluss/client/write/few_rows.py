@@ -21,8 +21,10 @@ from fluss.schema.types import BooleanType
 # More values, or larger ones, are quicker with Arrow; and they may be worth being compressed.
 _VALUES_MAX: Final = 64
 _BYTES_MAX: Final = 2048
-# Patterns of the messages of single rows that are remembered.
+# Patterns of the messages of single rows that are remembered, and the columns of all of them together: each takes about
+# 200 bytes, and a thousand tables may be written with single rows.
 _PATTERNS_MAX: Final = 256
+_PATTERN_COLUMNS_MAX: Final = 1024
 
 _LENGTH: Final = struct.Struct("<I")
 _OFFSETS: Final = struct.Struct("<2i")
@@ -53,6 +55,7 @@ class FewRows:
         # By what they depend on: the bits of nulls, and the lengths of bodies.
         self._lengths = [slice(*span) for span, slot in zip(self._spans, form.slots, strict=True) if slot.has_body]
         self._patterns: dict[bytes, _Pattern] = {}
+        self._patterns_max = min(_PATTERNS_MAX, _PATTERN_COLUMNS_MAX // len(form.slots))
 
     def message(self, rows: Sequence[bytes]) -> bytes | None:
         """Return rows as an encapsulated message; None if they are too many or too large."""
@@ -71,7 +74,7 @@ class FewRows:
             pattern = self._pattern(row)
             if pattern is None:
                 return None
-            if len(self._patterns) >= _PATTERNS_MAX:
+            if len(self._patterns) >= self._patterns_max:
                 self._patterns.clear()
             self._patterns[key] = pattern
         return b"".join([piece if isinstance(piece, bytes) else row[piece] for piece in pattern])

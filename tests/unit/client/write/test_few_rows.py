@@ -66,6 +66,19 @@ def test_single_rows_with_the_same_nulls_and_lengths_share_a_pattern(compression
     assert len(few._patterns) == 5
 
 
+@pytest.mark.parametrize(("column_count", "patterns_max"), [(1, 256), (4, 256), (5, 204), (64, 16)])
+def test_patterns_of_wide_rows_are_fewer(column_count: int, patterns_max: int) -> None:
+    columns = [SCALARS[0].__class__(f"c{number}", DataTypes.string()) for number in range(column_count)]
+    layout = RowLayout.of(schema_from_columns(columns, []))
+    few = FewRows(layout.form, ArrowCompression())
+    counts = set()
+    for length in range(300):
+        packed = layout.pack_any(["x" * length, *[None] * (column_count - 1)])[0]
+        assert few.message([packed]) == few._message_of_many([packed])
+        counts.add(len(few._patterns))
+    assert max(counts) == patterns_max
+
+
 def test_many_or_large_rows_are_left_to_arrow() -> None:
     layout = RowLayout.of(schema_from_columns([SCALARS[0].__class__("text", DataTypes.string())], []))
     row, long_row, huge_row = (layout.pack_any(["x" * length])[0] for length in (1, 300, 5000))
