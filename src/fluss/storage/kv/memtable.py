@@ -230,9 +230,12 @@ class Memtable:
         return arrays
 
     def _searchable(self) -> _Arrays:
-        """Return the arrays with their hash table."""
+        """Return the arrays with their hash table.
+
+        If the first entries are added meanwhile, the arrays that were taken before have neither, which is as good.
+        """
         arrays = self._arrays
-        if self._entry_count > _FEW_ENTRIES and not len(arrays.slots):
+        if self._mutations is not None and self._entry_count > _FEW_ENTRIES and not len(arrays.slots):
             return self._make_slots()
         return arrays
 

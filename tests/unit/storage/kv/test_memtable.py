@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -373,6 +374,33 @@ def test_arrays_that_were_replaced_stay_as_they_were(added_rows: int, row_bytes:
     assert arrays.rows(entries).to_list() == rows
     assert (arrays.entries_of(new.keys) == NO_ENTRY).all()
     assert memtable.get(b"old 3") == value_of(b"newer")
+
+
+class _MeetsAdds(Memtable):
+    """Right after a reader has taken the arrays another thread adds some rows."""
+
+    __slots__ = ("adds",)
+
+    def __init__(self, *adds: Model) -> None:
+        super().__init__()
+        self.adds = adds
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name == "_arrays" and self.adds:
+            adds, self.adds = self.adds, ()
+            for changes in adds:
+                add(self, changes)
+        return value
+
+
+@pytest.mark.parametrize("how", [Memtable.get, lambda memtable, key: memtable.find(HashedKeys.from_list([key]))])
+def test_a_reader_that_meets_the_first_rows_changes_nothing(how: Callable[[Memtable, bytes], object]) -> None:
+    old, new = (Model({b"%d" % number: row for number in range(40)}) for row in (b"old", b"new"))
+    memtable = _MeetsAdds(old, new)
+    how(memtable, b"7")
+    assert not memtable.adds
+    assert_has(memtable, new)
 
 
 def read_by_columns(memtable: Memtable, keys: list[bytes]) -> list[bytes]:
