@@ -134,7 +134,10 @@ def test_tracebacks_are_those_of_the_user(server: embedded.EmbeddedServer, plain
 
 MISTAKE = """
 async def answer():
-    raise_deliberately() if is_deliberate else 1 + "1"
+    try:
+        {}["not there"]
+    except KeyError:
+        raise_deliberately() if is_deliberate else 1 + "1"
 
 def raise_deliberately():
     raise TypeError("expected a text")
@@ -150,6 +153,7 @@ def test_a_mistake_of_the_library_keeps_its_traceback(is_deliberate: bool) -> No
     frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert ("answer" in frames) is not is_deliberate
     assert "raise_deliberately" not in frames
+    assert ("not there" in "".join(traceback.format_exception(caught.value))) is not is_deliberate
 
 
 def test_the_way_of_an_error_is_logged(plain: blocking.FlussConnection, caplog: pytest.LogCaptureFixture) -> None:

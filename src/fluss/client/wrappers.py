@@ -64,7 +64,7 @@ def same(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, 
         try:
             return method(wrapper._inner, *args, **kwargs)
         except runtime.CALLERS_ERRORS as error:
-            raise runtime.as_from_here(error) from error.__cause__
+            raise runtime.as_from_here(error) from runtime.cause_of(error)
 
     return call
 
@@ -78,7 +78,7 @@ def blocking(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Co
         try:
             return runtime.wait_for(method(wrapper._inner, *args, **kwargs))
         except runtime.CALLERS_ERRORS as error:
-            raise runtime.as_from_here(error) from error.__cause__
+            raise runtime.as_from_here(error) from runtime.cause_of(error)
 
     return call
 
@@ -94,7 +94,7 @@ def wrapping(
         try:
             return wrap(method(wrapper._inner, *args, **kwargs))
         except runtime.CALLERS_ERRORS as error:
-            raise runtime.as_from_here(error) from error.__cause__
+            raise runtime.as_from_here(error) from runtime.cause_of(error)
 
     return call
 
@@ -110,7 +110,7 @@ def wrapping_async(
         try:
             return wrap(await method(wrapper._inner, *args, **kwargs))
         except runtime.CALLERS_ERRORS as error:
-            raise runtime.as_from_here(error) from error.__cause__
+            raise runtime.as_from_here(error) from runtime.cause_of(error)
 
     return call
 
@@ -124,7 +124,7 @@ def chained(method: Callable[Concatenate[Any, P], Any]) -> Callable[Concatenate[
         try:
             returned = method(wrapper._inner, *args, **kwargs)
         except runtime.CALLERS_ERRORS as error:
-            raise runtime.as_from_here(error) from error.__cause__
+            raise runtime.as_from_here(error) from runtime.cause_of(error)
         return wrapper if returned is wrapper._inner else type(wrapper)._of(returned)
 
     return call

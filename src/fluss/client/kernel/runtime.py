@@ -88,7 +88,7 @@ class Runtime:
         try:
             return future.result()
         except CALLERS_ERRORS as error:
-            raise without_journey(error) from error.__cause__
+            raise without_journey(error) from cause_of(error)
         except BaseException:
             # Does nothing if the coroutine itself has failed.
             future.cancel()
@@ -108,7 +108,7 @@ class Runtime:
         try:
             return await outcome(self.submit(coroutine), cancels=cancels)
         except CALLERS_ERRORS as error:
-            raise as_from_here(error) from error.__cause__
+            raise as_from_here(error) from cause_of(error)
 
     async def offload(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function on a worker thread, so that the loop stays free.
@@ -203,7 +203,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
         result: T = end.value
         return result
     except CALLERS_ERRORS as error:
-        raise without_journey(error) from error.__cause__
+        raise without_journey(error) from cause_of(error)
     finally:
         _this_thread.is_blocking = was_blocking
     coroutine.close()
@@ -234,7 +234,7 @@ async def outcome(future: Future[T], *, cancels: bool = False) -> T:
     try:
         return future.result()
     except CALLERS_ERRORS as error:
-        raise without_journey(error) from error.__cause__
+        raise without_journey(error) from cause_of(error)
 
 
 def is_told(error: Exception) -> bool:
@@ -257,6 +257,13 @@ def is_told(error: Exception) -> bool:
 def as_from_here(error: ErrorT) -> ErrorT:
     """Forget the functions that an error has come through; unless it is a mistake of the library. Return it."""
     return error.with_traceback(None) if is_told(error) else error
+
+
+def cause_of(error: Exception) -> BaseException | None:
+    """Return what to raise an error from that is raised again; of a mistake of the library also what it followed."""
+    if error.__suppress_context__ or is_told(error):
+        return error.__cause__
+    return error.__context__
 
 
 def without_journey(error: ErrorT) -> ErrorT:
@@ -312,7 +319,7 @@ def wait_for(awaitable: Awaitable[T]) -> T:
     try:
         return runtime().run(_awaited(awaitable))
     except CALLERS_ERRORS as error:
-        raise as_from_here(error) from error.__cause__
+        raise as_from_here(error) from cause_of(error)
 
 
 async def _awaited(awaitable: Awaitable[T]) -> T:
