@@ -113,8 +113,9 @@ class LookupKeys:
         return list(table.combine_chunks().to_batches(max_chunksize=rows_max))
 
     def _columns_of(self, keys: Any) -> Sequence[pa.ChunkedArray | pa.Array]:
-        pandas = sys.modules.get("pandas")
-        if pandas is not None and isinstance(keys, pandas.DataFrame):
+        # There is a frame only when the program has imported pandas. Another thread may be doing so right now.
+        frame_class: Any = getattr(sys.modules.get("pandas"), "DataFrame", ())
+        if isinstance(keys, frame_class):
             self._check_names(keys.columns)
             return [self._from_pandas(keys[column.name], column) for column in self._columns]
         if isinstance(keys, list | tuple):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluss.client.lookup.keys_and_rows import ValueReader
+from fluss.client.lookup.keys_and_rows import LookupKeys, ValueReader
 from fluss.errors import ErrorCode, FlussError
 from fluss.record.value_batch import encode_value
 from fluss.row import compacted, indexed
@@ -132,7 +133,7 @@ def test_reading_rows_does_not_import_pandas() -> None:
     code = """
 import sys
 from fluss import DataTypes, Schema, TableDescriptor, TableInfo, TablePath
-from fluss.client.lookup.keys_and_rows import ValueReader
+from fluss.client.lookup.keys_and_rows import LookupKeys, ValueReader
 from fluss.row.compacted import encode_row
 columns = Schema.builder().column("id", DataTypes.int()).column("name", DataTypes.string())
 schema = columns.column("at", DataTypes.timestamp(6)).column("score", DataTypes.double()).primary_key(["id"]).build()
@@ -142,3 +143,11 @@ print(len(ValueReader(info).rows([value] * 100)), "pandas" in sys.modules)
 """
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout == "100 False\n"
+
+
+def test_pandas_may_be_imported_by_another_thread_while_keys_are_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", ModuleType("pandas"))
+    keys = LookupKeys(info_of(schema_of([STRING])), ["id"], "java")
+    for form in ([[1], {"id": 2}], pa.table({"id": pa.array([1, 2], pa.int32())})):
+        (batch,) = keys.batches(form, 10)
+        assert batch.column(0).to_pylist() == [1, 2]
