@@ -199,7 +199,7 @@ def key_workload(union: Tables, plain: Tables, engine: Engine, seed: int, steps:
             case "delete" if engine.takes_deletes:
                 delete(table, [[key] for key in rng.sample(range(40), rng.randint(1, 10))])
             case "tier":
-                tier(table, some(rng))
+                tier(table, some(rng), deletes_by_key=rng.random() < 0.3)
             case "read":
                 assert sorted_rows(table.to_arrow()) == sorted_rows(same.to_arrow())
     expected = same.to_arrow()
