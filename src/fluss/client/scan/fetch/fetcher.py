@@ -225,6 +225,8 @@ class Fetcher:
             group = queue.waiting
             if group is not None and not group.subscriptions:
                 queue.waiting = group = None
+            if group is not None and self._has_lost_leader(group):
+                queue.waiting = group = None
             if group is not None and queue.out_count < _REQUESTS_PER_SERVER_MAX:
                 self._send(queue, group)
             elif queue.out_count == 0:
@@ -232,6 +234,15 @@ class Fetcher:
         if self._leaderless and not self._is_searching:
             self._is_searching = True
             self._start(self._search_leaders())
+
+    def _has_lost_leader(self, group: FetchGroup) -> bool:
+        """Whether the server of a group was lost while the group waited; then its leaders are looked up again."""
+        if self._cluster.leader_of(next(iter(group.subscriptions)).bucket) is not None:
+            return False
+        for subscription in list(group.subscriptions):
+            group.remove(subscription)
+            self._leaderless[subscription] = None
+        return True
 
     def may_fetch(self) -> bool:
         """Whether the consumer polls and the buffer has room. If not, ``_pump`` is called when that changes."""
