@@ -128,6 +128,8 @@ class Fetcher:
         self._is_idle = True
         self._polled_s = float("-inf")
         self._is_closed = False
+        # Told that a partition was dropped, by a scanner that lets go of those; otherwise polls raise it.
+        self.on_missing_partition: Callable[[], None] | None = None
 
     # From any thread
 
@@ -463,7 +465,10 @@ class Fetcher:
 
     def note_error(self, subscription: Subscription, error: FlussError) -> None:
         """Note an error of a bucket, as one that passes or as one that is raised."""
-        if error.is_retriable or error.error_code in _PASSING_CODES:
+        if error.error_code == ErrorCode.PARTITION_NOT_EXISTS and self.on_missing_partition is not None:
+            subscription.last_error = error
+            self.on_missing_partition()
+        elif error.is_retriable or error.error_code in _PASSING_CODES:
             subscription.last_error = error
         else:
             self.fail(subscription, error)
