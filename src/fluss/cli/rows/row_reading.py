@@ -35,8 +35,8 @@ _BLOCK_BYTES: Final = 4 * 1024 * 1024
 _LINE_BYTES_MAX: Final = 256 * 1024 * 1024
 # What has no text of its own: base64, and JSON.
 _WRITTEN_TYPES: Final = frozenset({TypeRoot.BYTES, TypeRoot.BINARY, TypeRoot.ARRAY, TypeRoot.MAP, TypeRoot.ROW})
-# A line that does not begin with an object.
-_NO_OBJECT: Final = re.compile(rb"(?:\A|\n)[ \t\r]*+[^{ \t\r\n]")
+# The end of a line before one that does not begin with an object. In front of the first one there may be a mark (BOM).
+_NO_OBJECT: Final = re.compile(rb"\n[ \t\r]*+[^{ \t\r\n\xef]")
 # What the fast parser reads in the same way as ``value_from_json``.
 _FAST_TYPES: Final = frozenset(
     {TypeRoot.BOOLEAN, TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INTEGER, TypeRoot.BIGINT}
@@ -349,7 +349,7 @@ class _JsonLines:
     def _fast(self, data: bytes) -> pa.RecordBatch | None:
         from pyarrow import json
 
-        if _NO_OBJECT.search(data):
+        if _NO_OBJECT.search(b"\n" + data):
             # pyarrow takes null for a row of nulls, and a file that begins with it for a reason to crash.
             return None
         # Numbers are read as they are in the table; that each fits is seen where rows are fitted.
