@@ -103,6 +103,8 @@ def test_a_database_is_copied_to_another_server_and_goes_on_after_a_kill(
         assert sum(row["rows"] for row in counted) == 30_000
         shown = fluss("copy", source, "copied", "--from", server, "--to", "other", "--offsets", terminal=True).out
         assert "TARGET_END" in shown
+        again = fluss(*command, "--from", server)
+        assert "drop the target to copy it anew" in again.err
         refused = fluss.run("copy", f"{source}.log", f"{source}.log")
         assert (refused.code, "onto itself" in refused.err) == (1, True)
         assert json.loads(fluss("health", "--profile", "other", "-f", "json").out)["status"] == "green"

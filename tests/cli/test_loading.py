@@ -201,3 +201,100 @@ def test_a_load_that_is_interrupted_does_not_wait_for_a_server_that_has_stopped(
         finally:
             os.kill(server.process_id, signal.SIGCONT)
     assert ended.code == 130, ended.err
+
+
+# Values and files as they should not be
+
+
+COLUMNS = {
+    "id": "INT",
+    "whole": "BYTES",
+    "short": "BINARY(3)",
+    "clock": "TIME(3)",
+    "milli": "TIMESTAMP(3)",
+    "nano": "TIMESTAMP(9)",
+    "instant": "TIMESTAMP_LTZ(9)",
+    "list": "ARRAY<INT>",
+    "map": "MAP<STRING, INT>",
+    "pairs": "MAP<INT, STRING>",
+    "row": "ROW<x INT, y ARRAY<STRING>>",
+    "text": "STRING",
+}
+VALUES: list[dict[str, object]] = [
+    {
+        "id": 1,
+        "whole": "AP8=",
+        "short": "AAEC",
+        "clock": "12:34:56.789000",
+        "milli": "2026-01-31T12:30:00.123000",
+        "nano": "2026-01-31T12:30:00.123456789",
+        "instant": "1969-12-31T23:59:59.999999999Z",
+        "list": [1, None],
+        "map": {'ä"': 1, "": None},
+        "pairs": [[1, "a"], [-2, None]],
+        "row": {"x": 1, "y": ["a", None]},
+        "text": "null",
+    },
+    {**dict.fromkeys(COLUMNS), "id": 2, "whole": "", "list": [], "map": {}, "pairs": [], "text": ""},
+    {**dict.fromkeys(COLUMNS), "id": 3},
+]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "json.zst", "parquet", "arrow"])
+def test_every_value_comes_back_from_a_file(fluss: FlussCommand, fluss_database: str, suffix: str) -> None:
+    table, copy, file = f"{fluss_database}.all", f"{fluss_database}.copy", f"dumped.{suffix}"
+    for name in (table, copy):
+        fluss("table", "create", name, *(part for pair in COLUMNS.items() for part in ("-c", " ".join(pair))))
+    fluss("append", table, text="".join(f"{json.dumps(row)}\n" for row in VALUES))
+    fluss("dump", table, file)
+    is_compressed = suffix in ("csv.gz", "json.zst")
+    assert is_compressed == (
+        not (fluss.home / file).read_bytes().startswith((b"id,", b"{", b"PAR1", b"\xff\xff\xff\xff"))
+    )
+    fluss("load", file, copy)
+    assert fluss("head", copy, "--format", "json").rows == VALUES
+    assert fluss("tail", copy, "--from", str(10**20)).out == ""
+    if suffix == "parquet":
+        fluss("table", "create", f"{fluss_database}.like", "--from", file)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("null.json", b"null\n", "line 1: an object is wanted"),
+        ("nulls.json", b'{"id": 1}\nnull\n', "line 2: an object is wanted"),
+        ("half.json", b'{"id": 1, "city": "\\ud800"}\n', "line 1: column 'city'"),
+        ("nan.json", b'{"id": NaN}\n', "line 1: column 'id'"),
+        ("huge.json", b'{"id": 1e999999999}\n', "line 1: column 'id'"),
+        ("fine.json", b'{"at": "2026-01-31T12:30:00.1234567"}\n', "more digits of a second"),
+        ("empty.parquet", b"", "cannot be read as parquet"),
+        ("damaged.arrow", b"\x12\x34\xff\xff\xff\xff" * 100, "cannot be read as arrow"),
+        ("binary.csv", b"\xff\xfe\x00", "cannot be read as csv"),
+        ("plain.csv.gz", b"id,city\n1,Bonn\n", "cannot be read as csv"),
+    ],
+)
+def test_what_cannot_be_read_is_told_with_its_file(
+    fluss: FlussCommand, fluss_database: str, name: str, content: bytes, says: str
+) -> None:
+    table = f"{fluss_database}.trips"
+    fluss("table", "create", table, "-c", "id BIGINT", "-c", "city STRING", "-c", "at TIMESTAMP(6)")
+    (fluss.home / name).write_bytes(content)
+    refused = fluss.run("load", name, table)
+    assert (refused.code, name in refused.err, says in refused.err) == (6, True, True), refused.err
+
+
+def test_a_table_is_not_made_of_a_file_without_objects(fluss: FlussCommand, fluss_database: str) -> None:
+    (fluss.home / "null.json").write_bytes(b"null\n")
+    refused = fluss.run("table", "create", f"{fluss_database}.made", "--from", "null.json")
+    assert (refused.code, "no object" in refused.err) == (6, True)
+
+
+def test_names_of_columns_are_quoted(fluss: FlussCommand, fluss_database: str) -> None:
+    table = f"{fluss_database}.quoted"
+    fluss("table", "create", table, "-c", "`unit price` INT", "-c", '"a""b" STRING', "-c", "`c``d` ROW<x INT>")
+    assert [each["name"] for each in fluss("table", "show", table, "--format", "json").rows[0]["columns"]] == [
+        "unit price",
+        'a"b',
+        "c`d",
+    ]
+    assert fluss.run("table", "create", f"{table}2", "-c", "`` INT").code == 2

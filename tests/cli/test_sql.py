@@ -45,6 +45,11 @@ def test_a_query_is_answered_in_every_form(fluss: FlussCommand, trips: str) -> N
     assert twice == [{"a": 1, "a:1": 2}]
 
 
+def test_moments_that_python_does_not_have_are_shown(fluss: FlussCommand) -> None:
+    query = "SELECT 'infinity'::date AS d, DATE '0044-03-15 (BC)' AS b, TIMESTAMP '290000-01-01' AS t"
+    assert fluss("sql", query, "--format", "json").rows[0].keys() == {"d", "b", "t"}
+
+
 def test_files_are_joined_and_scripts_run(fluss: FlussCommand, trips: str) -> None:
     pq.write_table(pa.table({"city": ["Bonn"], "country": ["DE"]}), fluss.home / "cities.parquet")
     joined = f"SELECT id, country FROM {trips} JOIN 'cities.parquet' USING (city) ORDER BY id"

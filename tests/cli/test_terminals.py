@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from fluss.embedded import EmbeddedServer
 from tests.cli.runner import FlussCommand, Result
 
 CTRL_D = "\x04"
@@ -91,3 +92,10 @@ def test_the_program_ends_with_all_that_it_has_to_say() -> None:
     assert (helped.returncode, helped.stdout.endswith("--file-format csv\n"), helped.stderr) == (0, True, "")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.endswith("did you mean `fluss table ls`?\n")
+
+
+def test_a_command_runs_without_standard_streams(fluss_server: EmbeddedServer) -> None:
+    """A socket that got the place of one of them would be written to, or closed by the library of the event loop."""
+    command = [sys.executable, "-m", "fluss", "db", "ls", "-s", fluss_server.bootstrap_servers]
+    ended = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command], check=False, timeout=60)
+    assert ended.returncode == 0

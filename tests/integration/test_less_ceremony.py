@@ -228,6 +228,31 @@ def test_a_scanner_finds_new_partitions_and_lets_go_of_dropped_ones(
     assert len(fixed.position()) == 1
 
 
+def test_a_loop_over_all_partitions_survives_the_end_of_one_of_them(
+    server: embedded.EmbeddedServer, own_tables: Tables
+) -> None:
+    # Partitions are looked for once in an hour here: that one is gone is found out by reading it.
+    with blocking.connect(server.bootstrap_servers, scanner_partition_discovery_interval_ms=3_600_000) as plain:
+        table = log_table(plain, own_tables, partition_keys=["name"], bucket_count=1)
+        admin, path = plain.get_admin(), table.table_path
+        for name in ("a", "b"):
+            admin.create_partition(path, {"name": name})
+        writer = table.new_append().create_writer()
+        writer.append_many([[1, "a"], [1, "b"]]).wait()
+        scanners = [table.new_scan().create_log_scanner(), table.new_scan().create_log_scanner()]
+        scanners[0].subscribe_all()
+        scanners[1].subscribe_all(partitions=["a", "b"])
+        loops = [iter(scanner) for scanner in scanners]
+        assert [next(rows).row["id"] for rows in loops for _ in range(2)] == [1, 1, 1, 1]
+        admin.drop_partition(path, {"name": "a"})
+        while len(scanners[0].position()) > 1:
+            assert not scanners[0].poll(100)
+        writer.append([2, "b"]).wait()
+        assert next(loops[0]).row == {"id": 2, "name": "b"}
+        with pytest.raises(fluss.FlussError, match="does not exist"):
+            list(loops[1])
+
+
 def test_rows_of_new_partitions_follow_those_of_a_snapshot(plain: blocking.FlussConnection, own_tables: Tables) -> None:
     keyed = own_tables.create(SCHEMA, ("id", "name"), partition_keys=["name"], bucket_count=2)
     table, admin = plain.get_table(keyed.table_path), plain.get_admin()

@@ -136,6 +136,7 @@ def run() -> NoReturn:
     Most commands take less time than Python's own work around them. Taking everything apart in the end is a tenth of
     it, and nothing is left to be done there: connections are closed, and what was written is acknowledged.
     """
+    _open_standard_streams()
     look_seldom()
     # Of numpy's linear algebra, which nothing here uses: its threads take longer to start than the rest of numpy.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -147,6 +148,16 @@ def run() -> NoReturn:
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
+
+
+def _open_standard_streams() -> None:
+    """Have every standard stream lead somewhere: one that was closed would be the next connection's descriptor."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -104,6 +104,8 @@ class Channel:
         self._is_tls = False
         self._is_inside = False
         self._has_received = False
+        # Called once, when the channel can be used no more.
+        self.on_lost: Callable[[], None] = _do_nothing
 
     @classmethod
     async def connect(
@@ -410,6 +412,7 @@ class Channel:
         assert self._transport is not None
         self._outbox.clear()
         self._transport.abort()
+        self.on_lost()
 
 
 class _ChannelProtocol(asyncio.BufferedProtocol):
@@ -438,6 +441,10 @@ class _ChannelProtocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._channel._disconnected(exc)
+
+
+def _do_nothing() -> None:
+    """Take note of nothing."""
 
 
 def _spoken(server_type: ServerRole | None) -> str:

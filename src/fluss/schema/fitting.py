@@ -344,7 +344,7 @@ def _to_time(array: pa.Array, data_type: DataType) -> pa.Array | None:
     # Times of the day are read as those of some day.
     days = pc.if_else(pc.is_null(array), pa.scalar(None, pa.string()), pa.scalar("1970-01-01", pa.string()))
     moments = pc.binary_join_element_wise(days, _text(array).cast(pa.string()), " ")
-    return moments.cast(pa.timestamp(target.unit)).cast(target)
+    return _moments(moments, pa.timestamp(target.unit)).cast(target)
 
 
 def _to_timestamp(array: pa.Array, data_type: DataType) -> pa.Array | None:
@@ -357,7 +357,7 @@ def _to_timestamp(array: pa.Array, data_type: DataType) -> pa.Array | None:
         return array.cast(target)
     if pat.is_date(source):
         return array.cast(target)
-    return _text(array).cast(target) if _is_text(source) else None
+    return _moments(_text(array), target) if _is_text(source) else None
 
 
 def _to_timestamp_ltz(array: pa.Array, data_type: DataType) -> pa.Array | None:
@@ -365,7 +365,17 @@ def _to_timestamp_ltz(array: pa.Array, data_type: DataType) -> pa.Array | None:
     if pat.is_timestamp(source):
         # Instants are the same in every zone; without one they are UTC, as in rows.
         return array.cast(pa.timestamp(source.unit, tz=TIMESTAMP_LTZ_ZONE)).cast(target)
-    return _text(array).cast(target) if _is_text(source) else None
+    return _moments(_text(array), target) if _is_text(source) else None
+
+
+def _moments(texts: pa.Array, target: pa.TimestampType) -> pa.Array:
+    """Read moments. pyarrow takes no more digits than the type has, not even zeros, which are what others end with."""
+    try:
+        return texts.cast(target)
+    except pa.ArrowInvalid:
+        if target.unit not in ("s", "ms"):
+            raise
+        return texts.cast(pa.timestamp("us", tz=target.tz)).cast(target)
 
 
 _CONVERSIONS: Final[dict[TypeRoot, Callable[[pa.Array, DataType], pa.Array | None]]] = {

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import click
 
 from fluss.cli.kernel.parameters import mapping_of, names_of
 from fluss.cli.kernel.session import full_name
 from fluss.errors import FlussError
+from fluss.schema.arrow import data_type_from_arrow
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Column, Schema, schema_from_columns
 from fluss.schema.type_parser import parse_type
@@ -18,6 +20,10 @@ from fluss.spark.sql.parser import head_of, parse
 from fluss.spark.sql.statements import FLUSS_CATALOG, ColumnText, CreateTable
 from fluss.spark.sql.tokens import fail, statement_tokens
 from fluss.spark.table_shape import TableShape
+
+_COLUMN: Final = re.compile(
+    r"""(?:(?P<quoted>`(?:[^`]|``)+`|"(?:[^"]|"")+")|(?P<plain>[^\s`"]\S*))\s+(?P<type>\S.*)""", re.DOTALL
+)
 
 
 class NewTable(NamedTuple):
@@ -92,11 +98,16 @@ def _column(column: ColumnText, text: str) -> Column:
 
 
 def column_of(text: str) -> Column:
-    """Read a column of an option: ``'price DECIMAL(10, 2)'``."""
-    name, blank, type_text = text.strip().partition(" ")
-    if not blank:
+    """Read a column of an option: ``'price DECIMAL(10, 2)'``, or ``'`unit price` INT'``."""
+    found = _COLUMN.fullmatch(text.strip())
+    if found is None:
         raise click.UsageError(f"'{text}' is no column: write its name and its type, such as 'price DECIMAL(10, 2)'")
-    return Column(name, parse_type(type_text))
+    if found["quoted"] is not None:
+        quote = found["quoted"][0]
+        name = found["quoted"][1:-1].replace(quote * 2, quote)
+    else:
+        name = found["plain"]
+    return Column(name, parse_type(found["type"]))
 
 
 def from_columns(path: str, columns: Sequence[str], flags: TableFlags) -> NewTable:
@@ -108,7 +119,10 @@ def from_file(path: str, file: str, flags: TableFlags, *, overrides: Sequence[st
     """Make a table with the columns of a file; ``overrides`` are columns that have another type, or come besides."""
     from fluss.cli.rows.file_schemas import schema_of_file
 
-    columns = {column.name: column for column in Schema(schema_of_file(file)).columns}
+    found = schema_of_file(file)
+    # Fields of a ROW get ids with their columns; those of a schema have some already.
+    types = {field.name: data_type_from_arrow(field.type, field.nullable) for field in found}
+    columns = {each.name: Column(each.name, types[each.name], each.comment) for each in Schema(found).columns}
     for text in overrides:
         column = column_of(text)
         columns[column.name] = column

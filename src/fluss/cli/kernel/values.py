@@ -32,8 +32,17 @@ from typing import TYPE_CHECKING, Any, Final
 from fluss.errors import FlussError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from fluss.schema.types import DataType
 
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+# The digits of a second in a time.
+_DIGITS: Final = re.compile(r"[.,]([0-9]+)")
+_PYTHON_DIGITS: Final = 6
+_PLAIN_DIGITS_MAX: Final = 100
+# More than a column of integers can hold.
+_INTEGER_END: Final = 2**63
 # What a terminal acts upon: commands to it, line ends, and marks that turn the direction of the text around them.
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _SHOWN_CHARS_MAX: Final = 60
@@ -50,7 +59,8 @@ def json_value(value: Any) -> Any:
         case float():
             return value if math.isfinite(value) else str(value)
         case Decimal():
-            return format(value, "f")
+            # Of 1e999999999 only that would be a gigabyte.
+            return format(value, "f") if abs(value.adjusted()) <= _PLAIN_DIGITS_MAX else str(value)
         case bytes() | bytearray() | memoryview():
             return base64.b64encode(bytes(value)).decode()
         case dt.datetime():
@@ -109,10 +119,10 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> Iterator[str]:
         buffer.seek(0)
         buffer.truncate()
         cells = [plain_text(value) for value in row]
-        if any(value == "" and isinstance(value, str) for value in row):
+        is_empty = [not text and value is not None for value, text in zip(row, cells, strict=True)]
+        if any(is_empty):
             yield (
-                ",".join('""' if value == "" else _csv_cell(text) for value, text in zip(row, cells, strict=True))
-                + "\n"
+                ",".join('""' if empty else _csv_cell(text) for empty, text in zip(is_empty, cells, strict=True)) + "\n"
             )
             continue
         writer.writerow(cells)
@@ -147,6 +157,8 @@ def value_from_json(value: Any, data_type: DataType, name: str) -> Any:
                 raise _misfit(value, data_type, name, f"it has no field '{min(unknown)}'")
             return {key: value_from_json(value.get(key), each, f"{name}.{key}") for key, each in fields.items()}
         case TypeRoot.STRING | TypeRoot.CHAR if isinstance(value, str):
+            if not value.isascii() and _SURROGATE.search(value):
+                raise _misfit(value.encode(errors="replace").decode(), data_type, name, "half a character is no text")
             return value
         case TypeRoot.BOOLEAN if isinstance(value, bool):
             return value
@@ -159,7 +171,8 @@ def value_from_json(value: Any, data_type: DataType, name: str) -> Any:
         case TypeRoot.TINYINT | TypeRoot.SMALLINT | TypeRoot.INTEGER | TypeRoot.BIGINT:
             if isinstance(value, int) and not isinstance(value, bool):
                 return value
-            if isinstance(value, float | Decimal) and value == int(value):
+            # Of what is larger, `1e999999999`, the integer alone would take more than a machine has.
+            if isinstance(value, float | Decimal) and -_INTEGER_END <= value < _INTEGER_END and value == int(value):
                 return int(value)
     raise _misfit(value, data_type, name)
 
@@ -198,15 +211,17 @@ def value_from_text(text: str, data_type: DataType, name: str) -> Any:
             case TypeRoot.DATE:
                 return dt.date.fromisoformat(text)
             case TypeRoot.TIME:
+                _check_digits(text, data_type, name)
                 return dt.time.fromisoformat(text)
             case TypeRoot.TIMESTAMP:
                 value = dt.datetime.fromisoformat(text)
                 if value.tzinfo is not None:
                     raise ValueError
-                return value
+                return _with_digits(value, _check_digits(text, data_type, name))
             case TypeRoot.TIMESTAMP_LTZ:
                 instant = dt.datetime.fromisoformat(text)
-                return instant if instant.tzinfo is not None else instant.replace(tzinfo=dt.UTC)
+                instant = instant if instant.tzinfo is not None else instant.replace(tzinfo=dt.UTC)
+                return _with_digits(instant, _check_digits(text, data_type, name))
     except (ValueError, KeyError, InvalidOperation, binascii.Error, OverflowError):
         raise _misfit(text, data_type, name) from None
     try:
@@ -216,6 +231,51 @@ def value_from_text(text: str, data_type: DataType, name: str) -> Any:
     if isinstance(value, str):
         raise _misfit(text, data_type, name)
     return value_from_json(value, data_type, name)
+
+
+def _check_digits(text: str, data_type: DataType, name: str) -> str:
+    """Return the digits of the second in a time, without zeros behind them, if a column can hold all of them."""
+    found = _DIGITS.search(text)
+    digits = found[1].rstrip("0") if found is not None else ""
+    if len(digits) > data_type.precision:  # type: ignore[attr-defined]
+        raise _misfit(text, data_type, name, "it has more digits of a second")
+    return digits
+
+
+def _with_digits(value: dt.datetime, digits: str) -> Any:
+    """Return a moment with all digits of its second, of which Python has cut off those beyond the sixth."""
+    if len(digits) <= _PYTHON_DIGITS:
+        return value
+    import numpy as np
+
+    micros = (value.astimezone(dt.UTC).replace(tzinfo=None) if value.tzinfo else value) - dt.datetime(1970, 1, 1)
+    nanos = micros // dt.timedelta(microseconds=1) * 1000 + int(digits[_PYTHON_DIGITS:].ljust(3, "0"))
+    if abs(nanos) >= _INTEGER_END:
+        raise OverflowError
+    return np.datetime64(nanos, "ns")
+
+
+def complete_values(values: list[Any], column: pa.Array) -> list[Any]:
+    """Give the Python values of a column what they cannot show: digits behind the sixth, and that a map is empty.
+
+    Moments that have such digits are texts.
+    """
+    import pyarrow as pa
+
+    if pa.types.is_map(column.type) and pa.types.is_string(column.type.key_type):
+        return [{} if value == [] else value for value in values]
+    if not pa.types.is_timestamp(column.type) or column.type.unit != "ns":
+        return values
+    nanos = column.cast(pa.int64()).to_pylist()
+    return [
+        value if nano is None or nano % 1000 == 0 else _nanos_text(value, nano % 1000)
+        for value, nano in zip(values, nanos, strict=True)
+    ]
+
+
+def _nanos_text(value: dt.datetime, rest: int) -> str:
+    text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+    return f"{text}{rest:03}{'' if value.tzinfo is None else 'Z'}"
 
 
 def _misfit(value: Any, data_type: DataType, name: str, reason: str = "") -> FlussError:

@@ -115,6 +115,11 @@ def _tell(
             session.out.record({**dict(zip(columns, row, strict=True)), "offsets": offsets})
         return
     session.out.rows(columns, rows, empty="there is nothing to copy")
+    if any(each.rows_found and each.checks is None and each.rows == each.rows_found for each in report.tables):
+        session.out.note(
+            "what was copied as a whole before is left as it is: rows that its source got since are not copied; "
+            "drop the target to copy it anew"
+        )
     if has_offsets:
         session.out.say("")
         ends = [

@@ -52,6 +52,9 @@ def _schema(path: str, file_format: FileFormat) -> pa.Schema:
         return csv.read_csv(pa.BufferReader(sample), read, csv.ParseOptions(delimiter=delimiter)).schema
     from pyarrow import json
 
+    if sample.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"{":
+        # Of a null pyarrow crashes.
+        raise CommandError(f"{path} cannot be read as json: it has no object in its first line", Exit.DATA)
     return json.read_json(pa.BufferReader(sample), json.ReadOptions(block_size=len(sample) + 1)).schema
 
 

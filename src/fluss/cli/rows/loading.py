@@ -251,9 +251,14 @@ def _positions(file: str, file_format: FileFormat) -> int:
     from fluss.file_formats import FileFormat, is_compressed
 
     if file_format is FileFormat.PARQUET:
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        return int(pq.read_metadata(file).num_row_groups)
+        try:
+            return int(pq.read_metadata(file).num_row_groups)
+        except (pa.ArrowException, OSError):
+            # Reading it says what is wrong.
+            return 0
     if file_format is FileFormat.ARROW or is_compressed(file):
         return 0
     return _size(file)

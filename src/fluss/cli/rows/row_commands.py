@@ -46,13 +46,17 @@ def head(
 
     They may be any of its rows, since tables have no order. `fluss tail` shows the newest.
     """
+    from fluss.cli.kernel.values import complete_values
     from fluss.row.python_values import python_column
 
     found = session.table(table)
     types = {column.name: column.data_type for column in found.get_table_info().schema.columns}
     rows = found.to_arrow(names_of(columns) or None, filter=condition, partitions=list(partitions) or None, limit=count)
     names = rows.schema.names
-    values = [python_column(rows[name].combine_chunks(), types[name]) for name in names]
+    columns_shown = [rows[name].combine_chunks() for name in names]
+    values = [
+        complete_values(python_column(each, types[name]), each) for name, each in zip(names, columns_shown, strict=True)
+    ]
     session.out.rows(names, zip(*values, strict=True), empty=f"no rows of {table}")
 
 

@@ -34,6 +34,13 @@ def open_stream(path: str) -> pa.NativeFile:
     return pa.input_stream(path, compression="detect" if is_compressed(path) else None)
 
 
+def compression_of(path: str, file_format: FileFormat) -> str | None:
+    """Return how a file is compressed as a whole when it is written: as its name says. Parquet and Arrow never are."""
+    if not is_compressed(path) or file_format not in (FileFormat.CSV, FileFormat.JSON):
+        return None
+    return str(pa.Codec.detect(path).name)
+
+
 def is_arrow_file(source: pa.NativeFile) -> bool:
     """Whether an Arrow file can be read anywhere in it; others are streams."""
     magic = source.read(len(_MAGIC))

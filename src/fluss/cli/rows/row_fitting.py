@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from fluss.cli.kernel.exits import CommandError, Exit
 from fluss.cli.kernel.values import json_value
-from fluss.cli.rows.row_reading import FileBatch, FileReader, Rejected
+from fluss.cli.rows.row_reading import FileBatch, FileReader, Rejected, read_texts
 from fluss.errors import FlussError
 from fluss.schema.fitting import DataFitter
 from fluss.schema.normalize import normalize_batch
@@ -82,7 +82,7 @@ class TableFitter:
         """Return the rows that fit, in their order."""
         rows = self._named(placed)
         try:
-            yield self._fitted(rows)
+            yield self._fitted(rows, placed)
         except FlussError:
             yield from self._apart(rows, placed, 0)
 
@@ -103,7 +103,9 @@ class TableFitter:
         arrays = [placed.rows.column(number) for number in kept]
         return pa.RecordBatch.from_arrays(arrays, names=[targets[number] for number in kept])
 
-    def _fitted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _fitted(self, rows: pa.RecordBatch, placed: FileBatch) -> pa.RecordBatch:
+        if placed.is_text:
+            rows = read_texts(rows, self._info.schema)
         fitted = normalize_batch(self._fitter.fit(rows), self._info.schema)
         for name in self._required:
             if fitted.column(name).null_count:
@@ -113,7 +115,7 @@ class TableFitter:
     def _apart(self, rows: pa.RecordBatch, placed: FileBatch, first: int) -> Iterator[pa.RecordBatch]:
         """Go through halves of halves, down to the rows that do not fit."""
         try:
-            yield self._fitted(rows)
+            yield self._fitted(rows, placed)
             return
         except FlussError as error:
             if rows.num_rows <= 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json as plain_json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,10 +21,11 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 from fluss.cli.kernel.exits import CommandError, Exit
-from fluss.cli.kernel.values import value_from_json
+from fluss.cli.kernel.values import value_from_json, value_from_text
 from fluss.cli.rows.row_files import STANDARD_INPUT, is_arrow_file, open_stream
 from fluss.errors import FlussError
 from fluss.file_formats import FileFormat
+from fluss.schema.arrow import arrow_type
 from fluss.schema.schema import Schema
 from fluss.schema.types import TypeRoot
 
@@ -31,6 +33,10 @@ BATCH_ROWS: Final = 32_768
 _BLOCK_BYTES: Final = 4 * 1024 * 1024
 # A line that is longer is taken for a file that has no lines.
 _LINE_BYTES_MAX: Final = 256 * 1024 * 1024
+# What has no text of its own: base64, and JSON.
+_WRITTEN_TYPES: Final = frozenset({TypeRoot.BYTES, TypeRoot.BINARY, TypeRoot.ARRAY, TypeRoot.MAP, TypeRoot.ROW})
+# The end of a line before one that does not begin with an object. In front of the first one there may be a mark (BOM).
+_NO_OBJECT: Final = re.compile(rb"\n[ \t\r]*+[^{ \t\r\n\xef]")
 # What the fast parser reads in the same way as ``value_from_json``.
 _FAST_TYPES: Final = frozenset(
     {TypeRoot.BOOLEAN, TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INTEGER, TypeRoot.BIGINT}
@@ -52,6 +58,8 @@ class FileBatch(NamedTuple):
     rows: pa.RecordBatch
     place: Callable[[int], str]
     position: int | None
+    # Whether all values are texts, whatever they are in the table.
+    is_text: bool = False
 
 
 Reject = Callable[[Rejected], None]
@@ -96,8 +104,13 @@ class FileReader:
                     yield from _JsonLines(path, self, reject).batches(start)
         except FileNotFoundError:
             raise CommandError(f"there is no file {path}", Exit.NOT_FOUND) from None
-        except pa.ArrowException as error:
-            raise CommandError(f"{path} cannot be read as {file_format.value}: {error}", Exit.DATA) from None
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise _unreadable(path, file_format, error) from None
+        except OSError as error:
+            # Without a number it is one of pyarrow's, about what is in the file.
+            if error.errno is not None:
+                raise
+            raise _unreadable(path, file_format, error) from None
 
     def column_of(self, name: str) -> str | None:
         """Return the column of the table for a name in a file, None if it is left out."""
@@ -105,6 +118,10 @@ class FileReader:
         if target in self.schema.column_names or not self.ignores_extra:
             return target
         return None
+
+
+def _unreadable(path: str, file_format: FileFormat, error: Exception) -> CommandError:
+    return CommandError(f"{path} cannot be read as {file_format.value}: {error}", Exit.DATA)
 
 
 # Parquet and Arrow
@@ -233,7 +250,7 @@ def _csv(path: str, start: int, csv_format: CsvStyle, schema: Schema, reject: Re
         )
         place = partial(_csv_place, path, data, line, bad)
         for batch in table.combine_chunks().to_batches():
-            yield FileBatch(batch, place, block.end)
+            yield FileBatch(batch, place, block.end, is_text=True)
 
 
 def _texts(names: Sequence[str], csv_format: CsvStyle) -> Any:
@@ -280,8 +297,22 @@ def _multiline_csv(path: str, csv_format: CsvStyle, delimiter: str, names: Seque
     first = 0
     with open_stream(path) as stream, csv.open_csv(stream, read, parse, _texts(names, csv_format)) as reader:
         for batch in reader:
-            yield FileBatch(batch, partial(_row_place, path, "", first), None)
+            yield FileBatch(batch, partial(_row_place, path, "", first), None, is_text=True)
             first += batch.num_rows
+
+
+def read_texts(rows: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+    """Read the texts of columns that are bytes, lists and the like in a table: in the form that they are written in."""
+    for number, name in enumerate(rows.schema.names):
+        column = schema.column(name)
+        if column.data_type.root not in _WRITTEN_TYPES:
+            continue
+        values = [
+            None if text is None else value_from_text(text, column.data_type, name)
+            for text in rows.column(number).to_pylist()
+        ]
+        rows = rows.set_column(number, name, _array(values, arrow_type(column.data_type)))
+    return rows
 
 
 # JSON lines
@@ -318,6 +349,9 @@ class _JsonLines:
     def _fast(self, data: bytes) -> pa.RecordBatch | None:
         from pyarrow import json
 
+        if _NO_OBJECT.search(b"\n" + data):
+            # pyarrow takes null for a row of nulls, and a file that begins with it for a reason to crash.
+            return None
         # Numbers are read as they are in the table; that each fits is seen where rows are fitted.
         schema = pa.schema([pa.field(each.name, each.type) for each in self._arrow])
         parse = json.ParseOptions(
@@ -377,6 +411,9 @@ def row_from_json(found: Any, reader: FileReader) -> dict[str, Any]:
 def _array(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
     """Make a column of values that belong to its type. Only their range, and digits of decimals, can still be wrong."""
     try:
+        if pat.is_timestamp(arrow_type) and arrow_type.tz is not None:
+            # Moments of numpy, which have more digits, are taken without a zone only.
+            return pa.array(values, pa.timestamp(arrow_type.unit)).cast(arrow_type)
         return pa.array(values, arrow_type)
     except (pa.ArrowException, OverflowError):
         # As what they are; fitting finds the one that is wrong.

@@ -6,17 +6,18 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import pyarrow as pa
 
 from fluss.cli.kernel.exits import ReaderGoneError
-from fluss.cli.kernel.values import csv_text, json_text
-from fluss.cli.rows.row_files import STANDARD_INPUT
+from fluss.cli.kernel.values import complete_values, csv_text, json_text
+from fluss.cli.rows.row_files import STANDARD_INPUT, compression_of
 from fluss.file_formats import FileFormat
 from fluss.row.python_values import python_column
 from fluss.schema.types import DataType
 
+Sink: TypeAlias = BinaryIO | pa.NativeFile
 Write = Callable[[pa.RecordBatch], None]
 
 
@@ -36,8 +37,10 @@ def row_writer(path: str, file_format: FileFormat, schema: pa.Schema, types: Map
         return
     unfinished = f"{path}.part"
     try:
-        with open(unfinished, "wb") as file, _writer(file, file_format, schema, types) as write:
-            yield write
+        with open(unfinished, "wb") as file, ExitStack() as stack:
+            whole = compression_of(path, file_format)
+            sink = file if whole is None else stack.enter_context(pa.CompressedOutputStream(file, whole))
+            yield stack.enter_context(_writer(sink, file_format, schema, types))
         os.replace(unfinished, path)
     except BaseException:
         with suppress(OSError):
@@ -46,9 +49,7 @@ def row_writer(path: str, file_format: FileFormat, schema: pa.Schema, types: Map
 
 
 @contextmanager
-def _writer(
-    file: BinaryIO, file_format: FileFormat, schema: pa.Schema, types: Mapping[str, DataType]
-) -> Iterator[Write]:
+def _writer(file: Sink, file_format: FileFormat, schema: pa.Schema, types: Mapping[str, DataType]) -> Iterator[Write]:
     with ExitStack() as stack:
         match file_format:
             case FileFormat.PARQUET:
@@ -71,12 +72,12 @@ def _writer(
                 )
 
 
-def _write_lines(file: BinaryIO, lines: Iterator[str]) -> None:
+def _write_lines(file: Sink, lines: Iterator[str]) -> None:
     file.write("".join(lines).encode())
 
 
 def _columns(batch: pa.RecordBatch, types: Mapping[str, DataType]) -> list[list[Any]]:
     return [
-        python_column(column, types[name]) if name in types else column.to_pylist()
+        complete_values(python_column(column, types[name]), column) if name in types else column.to_pylist()
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     ]

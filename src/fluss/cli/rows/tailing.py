@@ -12,6 +12,7 @@ from fluss.cli.kernel.exits import CommandError, Exit
 from fluss.cli.kernel.parameters import TABLE, epoch_ms, names_of, time_text
 from fluss.cli.kernel.session import Session, pass_session
 from fluss.cli.rows.row_commands import columns_option, filter_option
+from fluss.integers import INT64_MAX
 
 if TYPE_CHECKING:
     from fluss import LogScanner, ScanRecord
@@ -155,7 +156,7 @@ def _offsets(session: Session, table: str, start: str, bounds: _Bounds) -> dict[
     if word == "latest":
         return dict(bounds.ends)
     if word.isdecimal():
-        return {bucket: max(int(word), bounds.starts[bucket]) for bucket in bounds.ends}
+        return {bucket: max(min(int(word), INT64_MAX), bounds.starts[bucket]) for bucket in bounds.ends}
     try:
         time_ms = epoch_ms(word.removeprefix("@"))
     except ValueError:

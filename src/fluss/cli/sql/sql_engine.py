@@ -262,4 +262,13 @@ def _sentence(error: Exception) -> str:
 
 def python_rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
     """Return the rows of an answer of DuckDB as Python has them."""
-    yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    yield from zip(*map(_python_values, batch.columns), strict=True)
+
+
+def _python_values(column: pa.Array) -> list[Any]:
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        # Moments that Python cannot have: years before 1 and after 9999, and nanoseconds unless pandas is there.
+        values = column.cast(pa.string()).to_pylist()
+    return values

@@ -481,7 +481,7 @@ class Membership:
         if isinstance(error, TableGoneError):
             return error
         fenced = self._fenced(
-            f"{self._settings.table_path}, which keeps its positions, cannot be used: {error.message}"
+            f"{self._settings.table_path}, which keeps its positions, cannot be used: {error.message.rstrip('.')}"
         )
         fenced.__cause__ = error
         return fenced

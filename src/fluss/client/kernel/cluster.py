@@ -23,7 +23,7 @@ from fluss.protocol.api import Api, ApiKey
 from fluss.protocol.convert import pb_physical_path, pb_table_path, table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.retry import METADATA, Backoff
-from fluss.schema.cluster_info import ServerNode
+from fluss.schema.cluster_info import ServerNode, ServerType
 from fluss.schema.schema import Schema
 from fluss.schema.serde import schema_from_json
 from fluss.schema.table import TableBucket, TableInfo, TablePath
@@ -103,7 +103,10 @@ class Cluster:
         self._sleep = sleep
         self._request_timeout_s = config.request_timeout_ms / 1000
         self._metadata = Metadata()
-        self._pool = ServerPool(config, rng=self._rng, sleep=sleep, dial=dial)
+        # What answers at the address of a lost server is not known to have the same tables.
+        self._pool = ServerPool(
+            config, rng=self._rng, sleep=sleep, dial=dial, on_lost=partial(_forget_leader, self._metadata)
+        )
         self._bootstrap = Bootstrap(
             config.bootstrap_servers,
             self._pool.connect,
@@ -329,12 +332,32 @@ class Cluster:
             await self._sleep(backoff.until_s - asyncio.get_running_loop().time())
         try:
             response = await self._ask_for_metadata(question.request())
-            self._metadata.merge(response)
+            for path in self._metadata.merge(response):
+                await self._settle(path, response)
+            for table in response.table_metadata:
+                self._metadata.check_table(table_path(table.table_path), table.table_id)
             await self._check_answered(question, response)
         except FlussError as error:
             self._forget_missing(error, question)
             raise
         self._back_off_unless_complete(question)
+
+    async def _settle(self, path: TablePath, response: pb.MetadataResponse) -> None:
+        """Have the coordinator decide about a table of which something newer than the answer is known.
+
+        Mostly the answer was late. Or the cluster is another one, whose tables are older.
+        """
+        known = self.table_info(path)
+        request = pb.GetTableInfoRequest(table_path=pb_table_path(path))
+        try:
+            info = await self.request_coordinator(apis.GET_TABLE_INFO, request)
+        except FlussError as error:
+            logger.debug("which %s is the newest is not known: %s", path, error.message)
+            return
+        (said,) = (table for table in response.table_metadata if table_path(table.table_path) == path)
+        if (info.table_id, info.created_time) == (said.table_id, said.created_time) and self.table_info(path) is known:
+            self._metadata.forget_table(path)
+            self._metadata.merge(response)
 
     async def _check_answered(self, question: _Question, response: pb.MetadataResponse) -> None:
         """Raise why an answer leaves out a table that was asked for: metadata does so with what a user may not see."""
@@ -390,6 +413,11 @@ class Cluster:
     def _check_open(self) -> None:
         if self._is_closed:
             raise FlussError("the connection is closed; create a new one")
+
+
+def _forget_leader(metadata: Metadata, node: ServerNode) -> None:
+    if node.server_type == ServerType.TABLET_SERVER.value:
+        metadata.forget_leader(node.id)
 
 
 def _may_be_repeated(api: Api[RequestT, ResponseT], error: FlussError) -> bool:

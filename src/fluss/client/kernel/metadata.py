@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
+from fluss.errors import ErrorCode, FlussError
 from fluss.protocol.convert import server_node, table_info, table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.cluster_info import ServerNode, ServerType
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableBucket, TableInfo, TablePath
+
+# Tables that are told apart from others with the same id, also when they are forgotten otherwise.
+_IDENTITIES_MAX: Final = 10_000
 
 
 @dataclass(slots=True)
@@ -26,7 +31,9 @@ class _KnownTable:
 class Metadata:
     """Merges metadata answers. New facts replace old ones; what an answer does not mention stays.
 
-    A table that was dropped and created again has a new id: with it, everything known about the old one goes.
+    A table that was dropped and created again has a new id: with it, everything known about the old one goes. A table
+    that has the id of another one is of another cluster, behind the same address: a server was started with another
+    data directory. Rows of the one must not reach the other, so nothing is known about such an id any more.
     """
 
     def __init__(self) -> None:
@@ -35,25 +42,35 @@ class Metadata:
         self._tables: dict[TablePath, _KnownTable] = {}
         self._path_by_id: dict[int, TablePath] = {}
         self._partition_names: dict[int, str] = {}
+        # What each id stood for when it was first met: a name, and when it was created.
+        self._identities: dict[int, tuple[TablePath, int]] = {}
+        self._reused_ids: set[int] = set()
 
-    def merge(self, response: pb.MetadataResponse) -> None:
-        """Take in an answer. Every answer lists all living tablet servers, so that list is replaced."""
+    def merge(self, response: pb.MetadataResponse) -> list[TablePath]:
+        """Take in an answer. Every answer lists all living tablet servers, so that list is replaced.
+
+        Returns the tables about which it says less than is known, and was not heard: either it was on its way while
+        they were created anew, or they are those of another cluster.
+        """
         if response.HasField("coordinator_server"):
             self.coordinator = server_node(response.coordinator_server, ServerType.COORDINATOR_SERVER)
         nodes = (server_node(node, ServerType.TABLET_SERVER) for node in response.tablet_servers)
         self.tablet_servers = {node.id: node for node in nodes}
-        for table in response.table_metadata:
-            self._merge_table(table)
+        doubtful = [table_path(table.table_path) for table in response.table_metadata if not self._merge_table(table)]
         for partition in response.partition_metadata:
             self._merge_partition(partition)
+        return doubtful
 
-    def _merge_table(self, table: pb.PbTableMetadata) -> None:
+    def _merge_table(self, table: pb.PbTableMetadata) -> bool:
+        """Take in what is said about a table; False if something newer is known."""
         path = table_path(table.table_path)
+        if self._is_reused(table.table_id, path, table.created_time):
+            return True
         known = self._tables.get(path)
-        if known is not None and known.info.table_id > table.table_id:
-            # Ids only grow: this answer was on its way while the table was created anew.
-            return
-        if known is not None and known.info.table_id < table.table_id:
+        if known is not None and known.info.table_id > table.table_id and known.info.created_time >= table.created_time:
+            # Ids and times only grow.
+            return False
+        if known is not None and known.info.table_id != table.table_id:
             self.forget_table(path)
             known = None
         if known is None:
@@ -63,6 +80,35 @@ class Metadata:
             known.info, known.table_json = table_info(path, table), table.table_json
         known.schemas[table.schema_id] = known.info.schema
         known.leaders[None] = _leaders(table.bucket_metadata)
+        return True
+
+    def _is_reused(self, table_id: int, path: TablePath, created_time: int) -> bool:
+        """Whether an id stands for another table than before; then whatever is known about both goes."""
+        identity = (path, created_time)
+        previous = self._identities.get(table_id)
+        if previous is None:
+            while len(self._identities) >= _IDENTITIES_MAX:
+                del self._identities[next(iter(self._identities))]
+            self._identities[table_id] = identity
+        elif previous != identity:
+            self._reused_ids.add(table_id)
+            self._identities[table_id] = identity
+        if table_id not in self._reused_ids:
+            return False
+        for each in (path, self._path_by_id.get(table_id)):
+            if each is not None:
+                self.forget_table(each)
+        return True
+
+    def check_table(self, path: TablePath, table_id: int) -> None:
+        """Refuse a table with the id of another one."""
+        if table_id in self._reused_ids:
+            raise FlussError(
+                f"{path} is another table than the one that had the id {table_id} before: another cluster answers at "
+                "the same address, perhaps a server that was started with another data directory; "
+                "create a new connection to use its tables",
+                ErrorCode.TABLE_NOT_EXIST,
+            )
 
     def _merge_partition(self, partition: pb.PbPartitionMetadata) -> None:
         path = self._path_by_id.get(partition.table_id)
@@ -93,6 +139,14 @@ class Metadata:
         known = self._tables.get(path)
         if known is not None and partition_name in known.partition_ids:
             self._forget_partition(known, known.partition_ids.pop(partition_name))
+
+    def forget_leader(self, server_id: int) -> None:
+        """Let the leaders of all buckets that a server leads be looked up again."""
+        for known in self._tables.values():
+            for partition_id, leaders in known.leaders.items():
+                if server_id in leaders.values():
+                    others = {bucket_id: leader for bucket_id, leader in leaders.items() if leader != server_id}
+                    known.leaders[partition_id] = others
 
     def forget_leaders(self, table_id: int, partition_id: int | None) -> None:
         known = self._table_by_id(table_id)

@@ -144,8 +144,11 @@ class ServerPool:
         rng: random.Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         dial: Dial | None = None,
+        on_lost: Callable[[ServerNode], None] | None = None,
     ) -> None:
+        """``on_lost`` is told the node of each channel that ends, in whatever way."""
         self._dial = dial
+        self._on_lost = on_lost
         self._metrics = RequestMetrics("fluss_client")
         self._settings = ChannelSettings(
             connect_timeout_s=config.connect_timeout_ms / 1000, handshake_timeout_s=config.request_timeout_ms / 1000
@@ -212,6 +215,8 @@ class ServerPool:
         # Servers come and go; those that have gone must not pile up here.
         self._channels = {uid: known for uid, known in self._channels.items() if known[1].is_open}
         self._channels[node.uid] = (node, channel)
+        if self._on_lost is not None:
+            channel.on_lost = partial(self._on_lost, node)
         if previous is not None:
             await previous[1].close()
         return channel

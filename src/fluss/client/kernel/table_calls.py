@@ -61,7 +61,7 @@ async def is_gone(cluster: Cluster, info: TableInfo) -> bool:
         response = await cluster.request_coordinator(apis.GET_TABLE_INFO, request)
     except FlussError as error:
         return error.error_code == ErrorCode.TABLE_NOT_EXIST
-    return response.table_id != info.table_id
+    return (response.table_id, response.created_time) != (info.table_id, info.created_time)
 
 
 async def readable_lake_snapshot(cluster: Cluster, path: TablePath) -> LakeSnapshot | None:

@@ -267,11 +267,12 @@ class LogScanner(ServerMade, Generic[ItemT]):
                 self._discovery = PartitionDiscovery(
                     self._cluster, self._runtime, self._info.table_path, interval_ms / 1000, self._follow_partitions
                 )
+                self._pipeline.fetcher.on_missing_partition = self._discovery.look_now
 
     def _stop_discovery(self) -> None:
         if self._discovery is not None:
             self._discovery.stop()
-            self._discovery = self._followed = None
+            self._discovery = self._followed = self._pipeline.fetcher.on_missing_partition = None
 
     def _follow_partitions(self, existing: Collection[int]) -> None:
         """Read partitions that are new, and no more those that are gone."""

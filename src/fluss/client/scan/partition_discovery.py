@@ -7,6 +7,7 @@ import logging
 import weakref
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 
 from fluss.client.kernel.cluster import Cluster
@@ -33,7 +34,10 @@ class PartitionDiscovery:
         interval_s: float,
         on_partitions: Callable[[Collection[int]], None],
     ) -> None:
-        look = partial(_look_again_and_again, cluster, path, interval_s, weakref.WeakMethod(on_partitions))
+        wanted = asyncio.Event()
+        look = partial(_look_again_and_again, cluster, path, interval_s, wanted, weakref.WeakMethod(on_partitions))
+        # Has it look at once. To be called on the event loop of the runtime.
+        self.look_now: Callable[[], None] = wanted.set
         self._stop = weakref.finalize(self, _cancel, runtime.submit(look()))
         self._stop.atexit = False
 
@@ -47,10 +51,17 @@ def _cancel(looking: Future[None]) -> None:
 
 
 async def _look_again_and_again(
-    cluster: Cluster, path: TablePath, interval_s: float, tell: weakref.WeakMethod[Callable[[Collection[int]], None]]
+    cluster: Cluster,
+    path: TablePath,
+    interval_s: float,
+    wanted: asyncio.Event,
+    tell: weakref.WeakMethod[Callable[[Collection[int]], None]],
 ) -> None:
     while True:
-        await asyncio.sleep(interval_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(interval_s):
+                await wanted.wait()
+        wanted.clear()
         try:
             found = {partition.partition_id for partition in await partition_infos(cluster, path)}
         except FlussError as error:

@@ -128,6 +128,8 @@ class Fetcher:
         self._is_idle = True
         self._polled_s = float("-inf")
         self._is_closed = False
+        # Told that a partition was dropped, by a scanner that lets go of those; otherwise polls raise it.
+        self.on_missing_partition: Callable[[], None] | None = None
 
     # From any thread
 
@@ -225,6 +227,8 @@ class Fetcher:
             group = queue.waiting
             if group is not None and not group.subscriptions:
                 queue.waiting = group = None
+            if group is not None and self._has_lost_leader(group):
+                queue.waiting = group = None
             if group is not None and queue.out_count < _REQUESTS_PER_SERVER_MAX:
                 self._send(queue, group)
             elif queue.out_count == 0:
@@ -232,6 +236,15 @@ class Fetcher:
         if self._leaderless and not self._is_searching:
             self._is_searching = True
             self._start(self._search_leaders())
+
+    def _has_lost_leader(self, group: FetchGroup) -> bool:
+        """Whether the server of a group was lost while the group waited; then its leaders are looked up again."""
+        if self._cluster.leader_of(next(iter(group.subscriptions)).bucket) is not None:
+            return False
+        for subscription in list(group.subscriptions):
+            group.remove(subscription)
+            self._leaderless[subscription] = None
+        return True
 
     def may_fetch(self) -> bool:
         """Whether the consumer polls and the buffer has room. If not, ``_pump`` is called when that changes."""
@@ -452,7 +465,10 @@ class Fetcher:
 
     def note_error(self, subscription: Subscription, error: FlussError) -> None:
         """Note an error of a bucket, as one that passes or as one that is raised."""
-        if error.is_retriable or error.error_code in _PASSING_CODES:
+        if error.error_code == ErrorCode.PARTITION_NOT_EXISTS and self.on_missing_partition is not None:
+            subscription.last_error = error
+            self.on_missing_partition()
+        elif error.is_retriable or error.error_code in _PASSING_CODES:
             subscription.last_error = error
         else:
             self.fail(subscription, error)
