@@ -55,7 +55,7 @@ test-spark-versions: $(STAMP) ## Run tests with every supported version of Spark
 test-oldest: ## Run the tests with the oldest supported versions of the libraries
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
 	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt \
-		--editable '.[server,spark,cli]' duckdb hypothesis polars psutil pytest pytest-timeout pytest-xdist
+		--editable '.[server,spark,lake,cli,telemetry]' duckdb hypothesis polars psutil pytest pytest-timeout pytest-xdist
 	@.venv-oldest/bin/python -m pytest -n 5 -q --durations=10 --ignore=tests/unit/protocol/test_generated.py
 
 test-pythons: ## Run the default tests with other versions of Python, where they are installed (PYTHONS="python3.13")

@@ -161,7 +161,7 @@ def test_users_come_in_and_get_rights(fluss: FlussCommand, guarded: dict[str, st
     path = guarded["security.sasl.users.file"]
     assert fluss("user", "add", "alice", "--file", path, text="alice-secret\n").out == f"Added alice to {path}.\n"
     asked = fluss.start("user", "add", "bob", "--file", path, terminal=True)
-    asked.read_until("Password of bob")
+    asked.read_until("Password of bob: ")
     asked.send("bob-secret\n")
     asked.read_until("Repeat")
     asked.send("bob-secret\n")

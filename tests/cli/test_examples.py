@@ -67,7 +67,7 @@ SOME_TRIPS = "fluss load trips.parquet trips"
 USERS = "fluss table create users -c 'id BIGINT' -c 'name STRING' -k id --buckets 1"
 PRICED = "fluss table create sales.orders -c 'id BIGINT' -c 'price DOUBLE' -k id --buckets 1"
 DAILY = "fluss table create sales.orders -c 'id BIGINT' -c 'day STRING' -c 'price DOUBLE' -k id,day --buckets 1"
-ASKED = [("Password", "alice-secret\n"), ("Repeat", "alice-secret\n")]
+ASKED = [("Password: ", "alice-secret\n"), ("Repeat for confirmation: ", "alice-secret\n")]
 
 SCENARIOS: dict[str, Sequence[Example]] = {
     "databases": [
@@ -299,7 +299,7 @@ SCENARIOS: dict[str, Sequence[Example]] = {
         Example(
             "fluss profile add prod --server streams.example.org:9123 --user alice --ca ca.pem",
             "prod",
-            types=[("Password", "alice-secret\n")],
+            types=[("Password: ", "alice-secret\n")],
         ),
         Example(
             "fluss profile add ci --server streams:9123 --user ci --password-file /run/secrets/fluss",
@@ -312,7 +312,7 @@ SCENARIOS: dict[str, Sequence[Example]] = {
         Example(
             "fluss profile add prod --server streams.example.org:9123 --user alice --tls",
             "prod",
-            types=[("Password", "alice-secret\n")],
+            types=[("Password: ", "alice-secret\n")],
         ),
         Example(
             "fluss table ls --profile prod",

@@ -9,6 +9,7 @@ import random
 import sys
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import fluss
-from fluss import aio, blocking, embedded
+from fluss import aio, blocking, embedded, libraries
 from fluss.client.scan import frames
 from fluss.client.scan.progress import ProgressBar
 from fluss.client.scan.table_read import TableRead, TableReadOptions
@@ -180,13 +181,26 @@ def test_a_table_without_rows_has_columns(plain: blocking.FlussConnection, own_t
 
 
 def test_a_library_that_is_missing_is_named(table: blocking.FlussTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "find_spec", lambda name: None)
+    monkeypatch.setattr(libraries, "find_spec", lambda name: None)
     with pytest.raises(fluss.FlussError, match="A data frame needs polars: pip install polars"):
         table.to_polars()
     with pytest.raises(fluss.FlussError, match="A lazy frame needs polars: pip install polars"):
         table.scan_polars()
     with pytest.raises(fluss.FlussError, match="A relation needs duckdb: pip install duckdb"):
         table.to_duckdb()
+
+
+def test_a_library_that_is_too_old_is_named(
+    table: blocking.FlussTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, version in (("duckdb", "1.5.6"), ("polars", "1.9.0")):
+        (tmp_path / f"{name}-{version}.dist-info").mkdir()
+        (tmp_path / f"{name}-{version}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(fluss.FlussError, match=r"duckdb: 1.5.6 is installed, 2.0 or newer is needed: pip install --up"):
+        table.to_duckdb()
+    with pytest.raises(fluss.FlussError, match=r"polars: 1.9.0 is installed, 1.36 or newer is needed"):
+        table.to_polars()
 
 
 # Lazily

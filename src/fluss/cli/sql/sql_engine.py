@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from importlib.util import find_spec
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
@@ -22,6 +21,7 @@ from fluss.cli.kernel.exits import CommandError, Exit
 from fluss.cli.kernel.session import DEFAULT_DATABASE, Session, full_name
 from fluss.cli.sql.key_queries import SyntaxTree, keys_of, query_in, syntax_tree, tables_of
 from fluss.errors import ErrorCode, FlussError
+from fluss.libraries import library_hint
 
 if TYPE_CHECKING:
     import duckdb
@@ -73,8 +73,9 @@ class SqlEngine:
     """Runs statements in one session of DuckDB."""
 
     def __init__(self, session: Session) -> None:
-        if find_spec("duckdb") is None:
-            raise CommandError("SQL needs DuckDB: pip install 'flussbett[sql]'")
+        hint = library_hint("duckdb")
+        if hint is not None:
+            raise CommandError(f"SQL needs DuckDB: {hint}")
         import duckdb
 
         self._session = session

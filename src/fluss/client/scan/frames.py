@@ -7,12 +7,12 @@ understand of a condition is left to them, so results are theirs in any case.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from fluss.errors import FlussError
+from fluss.libraries import library_hint
 from fluss.schema.predicate import Filter
 from fluss.schema.schema import Schema
 
@@ -28,8 +28,9 @@ ReadBatches: TypeAlias = Callable[[Sequence[str] | None, Filter | None, int | No
 
 def require_library(name: str, what: str) -> None:
     """Say what to install before anything is read."""
-    if find_spec(name) is None:
-        raise FlussError(f"{what} needs {name}: pip install {name}. Or read with to_arrow, which needs nothing")
+    hint = library_hint(name)
+    if hint is not None:
+        raise FlussError(f"{what} needs {name}: {hint}. Or read with to_arrow, which needs nothing")
 
 
 def polars_frame(table: pa.Table) -> pl.DataFrame:
