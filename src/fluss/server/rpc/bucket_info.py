@@ -239,14 +239,17 @@ class RowCounter:
 
     def _begin_all(self, context: RequestContext, request: pb.GetTableStatsRequest) -> list[_Count]:
         """Count what can be counted without waiting."""
-        counts = [_Count(wanted.bucket_id, partition_id(wanted)) for wanted in request.buckets_req]
+        keys = [(wanted.bucket_id, partition_id(wanted)) for wanted in request.buckets_req]
+        # A bucket that is asked for many times is counted once, and answered as often.
+        by_key = {key: _Count(*key) for key in keys}
+        counts = [by_key[key] for key in keys]
         try:
             table = self._countable_table(context, request.table_id)
         except FlussError as error:
-            for count in counts:
+            for count in by_key.values():
                 count.failure = error
             return counts
-        for count in counts:
+        for count in by_key.values():
             try:
                 self._begin(table, request.table_id, count)
             except FlussError as error:
@@ -273,7 +276,8 @@ class RowCounter:
 
     async def _ask_stores(self, counts: Sequence[_Count]) -> pb.GetTableStatsResponse:
         """Ask the stores of all buckets, which are opened if they are not open."""
-        await asyncio.gather(*(_ask_store(count, count.kv) for count in counts if count.kv is not None))
+        distinct = {id(count): count for count in counts}.values()
+        await asyncio.gather(*(_ask_store(count, count.kv) for count in distinct if count.kv is not None))
         if is_try_again(count.failure for count in counts):
             await self._purgatory.hold_back()
         return _counts_response(counts)

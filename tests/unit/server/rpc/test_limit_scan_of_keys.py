@@ -12,6 +12,7 @@ import pytest
 from fluss.errors import ErrorCode
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.server.kv.bucket import KvBucket
 from fluss.server.tablet.manager import TabletSettings
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.merge.merging import Delete
@@ -82,3 +83,14 @@ async def test_rows_are_counted_unless_the_changelog_has_no_old_ones(tmp_path, i
     async with serving_kv(tmp_path, table, settings=quick()) as server:
         await server.put((1, "one"), (1, "uno"))
         assert await _row_counts(server, 0) == [expected]
+
+
+async def test_a_bucket_that_is_asked_for_many_times_is_counted_once(tmp_path, monkeypatch):
+    """A small request must not have a store asked a hundred thousand times."""
+    asked: list[KvBucket] = []
+    row_count = KvBucket.row_count
+    monkeypatch.setattr(KvBucket, "row_count", lambda bucket: asked.append(bucket) or row_count(bucket))
+    async with serving_kv(tmp_path) as server:
+        await server.put((1, "a"), (2, "b"))
+        assert await _row_counts(server, 0, 0, 7, 0, 7) == [2, 2, -21, 2, -21]
+        assert len(asked) == 1
