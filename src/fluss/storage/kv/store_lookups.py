@@ -1,13 +1,13 @@
 """Looking keys up: in the memtables of a store, in the filter of its keys, and in the database.
 
-Stores that share a database are asked at once, see ``find_in_stores``.
+Stores that share a database are asked at once, see ``find_in_stores`` and ``get_in_stores``.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -192,6 +192,56 @@ def find_in_stores(
             groups += found_there
             bytes_left -= sum(stored.byte_count for _, stored in found_there)
     return FoundRows(groups)
+
+
+def get_in_stores(
+    stores: Sequence[tuple[StoreLookups, Sequence[bytes]]], bytes_max: int
+) -> list[list[bytes | None] | None]:
+    """Return the values of keys in several stores, each as ``get_many`` would; None for those that are to be asked.
+
+    Those are stores whose rows are not all in a database that they share, and stores of a database with trouble: each
+    of them then says by itself what is wrong. All others have ``bytes_max`` bytes together at most.
+    """
+    found: list[list[bytes | None] | None] = [None] * len(stores)
+    by_database: dict[int, list[int]] = {}
+    lent: list[StoreLookups] = []
+    try:
+        for number, (store, keys) in enumerate(stores):
+            with suppress(FlussError):
+                store._database.__enter__()
+                lent.append(store)
+                place = store._database.place
+                if place.shared is not None and STATE_KEY not in keys and not any(map(len, store._memtables)):
+                    by_database.setdefault(id(place.database), []).append(number)
+        for numbers in by_database.values():
+            # Whatever this raises will be raised again.
+            with suppress(Exception):
+                bytes_max -= _get_from_shared([stores[number] for number in numbers], numbers, found, bytes_max)
+    finally:
+        for store in lent:
+            store._database.__exit__(None, None, None)
+    return found
+
+
+def _get_from_shared(
+    stores: Sequence[tuple[StoreLookups, Sequence[bytes]]],
+    numbers: Sequence[int],
+    found: list[list[bytes | None] | None],
+    bytes_max: int,
+) -> int:
+    """Get the values of stores that share a database, put them where the numbers say, and return their bytes."""
+    places = [store._database.place for store, _ in stores]
+    prefixed: list[bytes] = []
+    for place, (_, keys) in zip(places, stores, strict=True):
+        prefix = place.prefix
+        prefixed += [prefix + key for key in keys]
+    value_bytes_max = max([store._value_bytes_max for store, _ in stores])
+    values = get_from_database(places[0].database, prefixed, bytes_max=bytes_max, value_bytes_max=value_bytes_max)
+    first = 0
+    for number, (_, keys) in zip(numbers, stores, strict=True):
+        found[number] = values[first : first + len(keys)]
+        first += len(keys)
+    return sum(map(len, filter(None, values)))
 
 
 class _DatabaseRead:
