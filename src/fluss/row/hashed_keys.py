@@ -145,7 +145,7 @@ def _unmasked_words(rows: EncodedRows, index: int) -> UInt64Array:
 
 
 def _foreign_bits(lengths: Int64Array, index: int) -> UInt64Array:
-    """Return how many bits of a word of a row do not belong to it. Shifting by the whole 64 bits gives zero in numpy."""
+    """Return how many bits of a word do not belong to its row; shifting by 64 of them gives zero in numpy."""
     bits = np.maximum((index + 1) * WORD_BYTES - lengths, 0)
     if index:
         np.minimum(bits, WORD_BYTES, out=bits)
