@@ -330,7 +330,9 @@ def _look_up_all(reads: Sequence[BucketLookup], bytes_max: int) -> int:
     """Look up the keys of some buckets, those of one database at once, and encode what there is. Runs in any thread."""
     asked = [(read.store, read.keys) for read in reads if read.store is not None]
     # A single one gains nothing.
-    found = get_in_stores(asked, bytes_max) if len(asked) > 1 else [None]
+    found: list[list[bytes | None] | None] = [None]
+    if len(asked) > 1:
+        found = get_in_stores(asked, few_keys_max=_MANY_KEYS_MIN, bytes_max=bytes_max)
     byte_count = 0
     left: list[BucketLookup] = []
     for read, values in zip([read for read in reads if read.store is not None], found, strict=False):

@@ -195,53 +195,77 @@ def find_in_stores(
 
 
 def get_in_stores(
-    stores: Sequence[tuple[StoreLookups, Sequence[bytes]]], bytes_max: int
+    stores: Sequence[tuple[StoreLookups, Sequence[bytes]]], *, few_keys_max: int, bytes_max: int
 ) -> list[list[bytes | None] | None]:
     """Return the values of keys in several stores, each as ``get_many`` would; None for those that are to be asked.
 
-    Those are stores whose rows are not all in a database that they share, and stores of a database with trouble: each
-    of them then says by itself what is wrong. All others have ``bytes_max`` bytes together at most.
+    Those are stores that share no database, stores with rows in a memtable in which more than a few keys are looked up,
+    and stores with trouble: each of them then says by itself what is wrong. All others together have ``bytes_max``
+    bytes at most.
     """
     found: list[list[bytes | None] | None] = [None] * len(stores)
-    by_database: dict[int, list[int]] = {}
+    reads: dict[int, _SharedRead] = {}
     lent: list[StoreLookups] = []
+    bytes_left = bytes_max
     try:
         for number, (store, keys) in enumerate(stores):
+            # What goes wrong here goes wrong again when the store is asked.
             with suppress(FlussError):
                 store._database.__enter__()
                 lent.append(store)
+                # In this order: what has left the memtables by now is in the place that is found.
+                memtables = [memtable for memtable in store._memtables if len(memtable)]
                 place = store._database.place
-                if place.shared is not None and STATE_KEY not in keys and not any(map(len, store._memtables)):
-                    by_database.setdefault(id(place.database), []).append(number)
-        for numbers in by_database.values():
-            # Whatever this raises will be raised again.
+                if place.shared is None or STATE_KEY in keys or (memtables and len(keys) > few_keys_max):
+                    continue
+                newest: list[bytes | None] = [None] * len(keys)
+                if memtables:
+                    newest = [get_one(memtables, key) for key in keys]
+                    bytes_left -= sum(map(len, filter(None, newest)))
+                if id(place.database) not in reads:
+                    reads[id(place.database)] = _SharedRead(place)
+                reads[id(place.database)].add(number, place.prefix, keys, newest, store._value_bytes_max)
+        for read in reads.values():
             with suppress(Exception):
-                bytes_max -= _get_from_shared([stores[number] for number in numbers], numbers, found, bytes_max)
+                bytes_left -= read.get(found, bytes_left)
     finally:
         for store in lent:
             store._database.__exit__(None, None, None)
     return found
 
 
-def _get_from_shared(
-    stores: Sequence[tuple[StoreLookups, Sequence[bytes]]],
-    numbers: Sequence[int],
-    found: list[list[bytes | None] | None],
-    bytes_max: int,
-) -> int:
-    """Get the values of stores that share a database, put them where the numbers say, and return their bytes."""
-    places = [store._database.place for store, _ in stores]
-    prefixed: list[bytes] = []
-    for place, (_, keys) in zip(places, stores, strict=True):
-        prefix = place.prefix
-        prefixed += [prefix + key for key in keys]
-    value_bytes_max = max([store._value_bytes_max for store, _ in stores])
-    values = get_from_database(places[0].database, prefixed, bytes_max=bytes_max, value_bytes_max=value_bytes_max)
-    first = 0
-    for number, (_, keys) in zip(numbers, stores, strict=True):
-        found[number] = values[first : first + len(keys)]
-        first += len(keys)
-    return sum(map(len, filter(None, values)))
+class _SharedRead:
+    """Keys of several stores that share a database, as far as they were not found in memtables."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._members: list[tuple[int, list[bytes | None]]] = []
+        self._keys: list[bytes] = []
+        self._value_bytes_max = 0
+
+    def add(
+        self,
+        number: int,
+        prefix: bytes,
+        keys: Sequence[bytes],
+        newest: list[bytes | None],
+        value_bytes_max: int,
+    ) -> None:
+        """Take the keys of a store, and what its memtables say: nothing, a value, or no bytes for a removed key."""
+        self._members.append((number, newest))
+        self._keys += [prefix + key for key, value in zip(keys, newest, strict=True) if value is None]
+        self._value_bytes_max = max(self._value_bytes_max, value_bytes_max)
+
+    def get(self, found: list[list[bytes | None] | None], bytes_max: int) -> int:
+        """Put the values of each store where its number says; return the bytes of those of the database."""
+        if bytes_max < 0:
+            return 0
+        database = self._place.database
+        values = get_from_database(database, self._keys, bytes_max=bytes_max, value_bytes_max=self._value_bytes_max)
+        stored = iter(values)
+        for number, newest in self._members:
+            found[number] = [(next(stored) if value is None else value) or None for value in newest]
+        return sum(map(len, filter(None, values)))
 
 
 class _DatabaseRead:
