@@ -128,7 +128,8 @@ def sync_descriptors(files: Sequence[int], directories: Sequence[int] = ()) -> l
         for first in range(0, len(descriptors), SYNCS_AT_ONCE):
             some = slice(first, first + SYNCS_AT_ONCE)
             errors += queue.sync(descriptors[some], operations[some])
-        return errors
+        # Older kernels know the calls and take no syncs.
+        return None if errors and all(error is None for error in errors) else errors
 
 
 def _opened() -> _Queue | None:
