@@ -399,7 +399,7 @@ def _answers(requests: Sequence[bytes], produce: Any) -> bytes:
 
 def _decode_looked_up(data: bytes) -> object:
     answer = apis.LOOKUP_MANY.response.decode(data)
-    return [lookup_messages.values_of(entry).to_list() for entry in answer.buckets_resp]
+    return [lookup_messages.values_of([entry])[0].to_list() for entry in answer.buckets_resp]
 
 
 def _feed_client(data: bytes) -> object:

@@ -166,6 +166,11 @@ def _count_entries(message: Any, lists: _Places, enough: int) -> int:
             total += _count_entries(getattr(message, name), child_lists, enough)
     if total <= enough:
         for name, child_lists in lists.child_lists:
+            if not child_lists.children and not child_lists.child_lists and len(child_lists.repeated) == 1:
+                # As in most messages for many buckets: counted without a call for each of them.
+                (list_name,) = child_lists.repeated
+                total += sum([len(getattr(child, list_name)) for child in getattr(message, name)])
+                continue
             for child in getattr(message, name):
                 total += _count_entries(child, child_lists, enough)
                 if total > enough:

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -29,23 +31,27 @@ from fluss.buffers import BytesLike, Int64Array, byte_view
 from fluss.errors import CorruptMessageError
 from fluss.protocol.codec import EncodedMessage, MessageCodec, Parts
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.protocol.protowire import BYTES, length_prefix, tag
+from fluss.protocol.protowire import BYTES, VARINT, length_prefix, tag, varint
 from fluss.record.framing import concat_rows
-from fluss.row.encoded import EncodedRows, offsets_of
+from fluss.row.encoded import EncodedRows, offsets_of, pieces_of, side_by_side
 from fluss.row.varint import WORD_BYTES, read_varints, varint_lengths, write_varints
 
 # Numbers of fields; all of them are below 16, so that their tags are single bytes.
 _ENTRY_FIELD: Final = 1
+_PARTITION_FIELD: Final = 1
+_BUCKET_FIELD: Final = 2
 _KEY_FIELD: Final = 3
 _LIST_FIELD: Final = 5
 _VALUE_FIELD: Final = 1
 _BUCKETS_REQ_FIELD: Final = 2
 _VALUE_TAG: Final = tag(_VALUE_FIELD, BYTES)[0]
 _NO_VALUE: Final = length_prefix(_LIST_FIELD, 0)
-# Up to so many keys, or values, of a bucket the runtime is faster: operations on arrays cost as much for a few.
+# Up to so many keys, or values, of a message the runtime is faster: operations on arrays cost as much for a few.
 _FEW_MAX: Final = 64
 # What stands before a value depends on its size only. Those of sizes below this are made once.
 _REMEMBERED_BYTES_MAX: Final = 4096
+# Of so many buckets it is remembered how an entry says which bucket it is about.
+_REMEMBERED_BUCKETS_MAX: Final = 16_384
 
 _FieldProto: Final = descriptor_pb2.FieldDescriptorProto
 
@@ -58,16 +64,29 @@ def lookup_request(
 ) -> EncodedMessage:
     """Return a LookupRequest for keys of some buckets, each known by the id of its partition, if any, and its own."""
     parts: Parts = [pb.LookupRequest(table_id=table_id).SerializeToString()]
-    for (partition_id, bucket_id), wanted in keys.items():
-        if len(wanted) <= few_max:
+    counts = list(map(len, keys.values()))
+    if sum(counts) <= few_max:
+        for (partition_id, bucket_id), wanted in keys.items():
             entry = pb.PbLookupReqForBucket(partition_id=partition_id, bucket_id=bucket_id, keys=wanted.to_list())
             encoded = entry.SerializeToString()
             parts.append(length_prefix(_BUCKETS_REQ_FIELD, len(encoded)) + encoded)
-            continue
-        header = pb.PbLookupReqForBucket(partition_id=partition_id, bucket_id=bucket_id).SerializeToString()
-        fields = concat_rows(_prefixes(_KEY_FIELD, wanted.lengths), wanted).data
-        parts += (length_prefix(_BUCKETS_REQ_FIELD, len(header) + len(fields)) + header, byte_view(fields))
-    return EncodedMessage(pb.LookupRequest, parts)
+        return EncodedMessage(pb.LookupRequest, parts)
+    # The keys of all buckets at once, and then the pieces of each.
+    all_keys = side_by_side(list(keys.values()))
+    fields = concat_rows(_prefixes(_KEY_FIELD, all_keys.lengths), all_keys)
+    view = byte_view(fields.data)
+    ends = np.append(0, fields.ends)[np.cumsum(np.array(counts, np.int64))].tolist()
+    for bucket_key, (start, end) in zip(keys, pairwise([0, *ends]), strict=True):
+        header = _bucket_fields(*bucket_key)
+        parts += (length_prefix(_BUCKETS_REQ_FIELD, len(header) + end - start), header, view[start:end])
+    return EncodedMessage(pb.LookupRequest, [b"".join(parts)])
+
+
+@lru_cache(_REMEMBERED_BUCKETS_MAX)
+def _bucket_fields(partition_id: int | None, bucket_id: int) -> bytes:
+    """Return the first two fields of an entry, in a request or in an answer."""
+    partition = b"" if partition_id is None else tag(_PARTITION_FIELD, VARINT) + varint(partition_id)
+    return partition + tag(_BUCKET_FIELD, VARINT) + varint(bucket_id)
 
 
 # Answers
@@ -157,12 +176,15 @@ def _response(
 ) -> EncodedMessage:
     parts: Parts = []
     for answer in answers:
-        header = entry_type(
-            bucket_id=answer.bucket_id,
-            partition_id=answer.partition_id,
-            error_code=answer.error_code,
-            error_message=answer.error_message,
-        ).SerializeToString()
+        if answer.error_code is None and answer.error_message is None:
+            header = _bucket_fields(answer.partition_id, answer.bucket_id)
+        else:
+            header = entry_type(
+                bucket_id=answer.bucket_id,
+                partition_id=answer.partition_id,
+                error_code=answer.error_code,
+                error_message=answer.error_message,
+            ).SerializeToString()
         parts += (length_prefix(_ENTRY_FIELD, len(header) + len(answer.encoded)) + header, answer.encoded)
     return EncodedMessage(message_type, parts)
 
@@ -199,9 +221,15 @@ def _with_undecoded_values() -> type[Message]:
 UNDECODED_VALUES: Final[MessageCodec[Any]] = MessageCodec(_with_undecoded_values())
 
 
-def values_of(entry: Any, *, few_max: int = _FEW_MAX) -> EncodedRows:
-    """Return the value of each key of an entry of such an answer; one without bytes is one that was not found."""
-    messages = list(entry.values)
+def values_of(entries: Sequence[Any], *, few_max: int = _FEW_MAX) -> list[EncodedRows]:
+    """Return the value of each key of some entries of such an answer; one without bytes is one that was not found."""
+    lists = [list(entry.values) for entry in entries]
+    rows = _values_of(list(chain.from_iterable(lists)), few_max)
+    return pieces_of(rows, list(map(len, lists)))
+
+
+def _values_of(messages: list[bytes], few_max: int) -> EncodedRows:
+    """Return the values of PbValues."""
     if len(messages) <= few_max:
         return _decoded(messages)
     rows = EncodedRows.from_list(messages)

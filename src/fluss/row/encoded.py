@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -173,6 +174,24 @@ def joined_rows(sources: Sequence[EncodedRows]) -> EncodedRows:
         np.concatenate([rows.starts + first for rows, first in zip(pieces, firsts, strict=False)]),
         np.concatenate([rows.ends + first for rows, first in zip(pieces, firsts, strict=False)]),
     )
+
+
+def side_by_side(sources: Sequence[EncodedRows]) -> EncodedRows:
+    """Describe rows of several pieces, one after the other: where they are if that is one array, and copied if not."""
+    if not sources or any(rows.data is not sources[0].data for rows in sources):
+        return joined_rows(sources)
+    return EncodedRows(
+        sources[0].data,
+        np.concatenate([rows.starts for rows in sources]),
+        np.concatenate([rows.ends for rows in sources]),
+    )
+
+
+def pieces_of(rows: EncodedRows, counts: Sequence[int]) -> list[EncodedRows]:
+    """Describe so many rows, then so many more, and so on, where they are."""
+    data, starts, ends = rows.data, rows.starts, rows.ends
+    bounds = pairwise(accumulate(counts, initial=0))
+    return [EncodedRows(data, starts[first:end], ends[first:end]) for first, end in bounds]
 
 
 def _gather_apart(data: UInt8Array, starts: Int64Array, ends: Int64Array, ranks: Int64Array | None) -> UInt8Array:

@@ -20,7 +20,8 @@ from fluss.row.varint import WORD_BYTES, UInt64Array, read_words
 
 _BITS: Final = 64
 _MASK: Final = 2**_BITS - 1
-_BITS_PER_BYTE: Final = 8
+_BITS_PER_BYTE_LOG2: Final = 3
+_NO_NUMBERS: Final = np.empty(0, np.int64)
 # The upper half is what depends on all bits below it.
 _FOLD_BITS: Final = _BITS // 2
 # Up to so many keys, a loop over them is faster than setting up operations on arrays.
@@ -88,7 +89,8 @@ def key_hashes(keys: EncodedRows, seeds: HashSeeds = _OF_THIS_PROCESS) -> UInt64
     for index in range(common_words):
         hashes = _with_word(hashes, row_words(keys, index), word_factor)
     # Those that go on become fewer. The last of them are hashed one by one, however long they are.
-    index, numbers = common_words, np.flatnonzero(lengths > common_words * WORD_BYTES)
+    has_more = int(lengths.max()) > common_words * WORD_BYTES
+    index, numbers = common_words, np.flatnonzero(lengths > common_words * WORD_BYTES) if has_more else _NO_NUMBERS
     while len(numbers) > _FEW_KEYS:
         hashes[numbers] = _with_word(hashes[numbers], row_words(keys.some(numbers), index), word_factor)
         index += 1
@@ -107,7 +109,14 @@ def are_equal(some: EncodedRows, others: EncodedRows) -> BoolArray:
     is_equal: BoolArray = lengths == others.lengths
     common_words = _word_count(int(lengths.min()))
     for index in range(common_words):
-        is_equal &= row_words(some, index) == row_words(others, index)
+        # What stands behind the ends of rows is shifted out of both at once. Where one is longer than the other that
+        # says nothing, and need not.
+        differences = _unmasked_words(some, index)
+        differences ^= _unmasked_words(others, index)
+        differences <<= _foreign_bits(lengths, index)
+        is_equal &= differences == 0
+    if int(lengths.max()) <= common_words * WORD_BYTES:
+        return is_equal
     # Fewer and fewer rows have further words. The last few rows are compared one by one, however long they are.
     index, numbers = common_words, np.flatnonzero(is_equal & (lengths > common_words * WORD_BYTES))
     while len(numbers) > _FEW_KEYS:
@@ -122,15 +131,26 @@ def are_equal(some: EncodedRows, others: EncodedRows) -> BoolArray:
 
 def row_words(rows: EncodedRows, index: int) -> npt.NDArray[np.uint64]:
     """Return eight bytes of every row as a little-endian number; what a row does not have is zero."""
-    data = rows.data if len(rows.data) >= WORD_BYTES else np.concatenate((rows.data, np.zeros(WORD_BYTES, np.uint8)))
-    positions = rows.starts + index * WORD_BYTES
-    words = read_words(data, positions if not index else np.minimum(positions, rows.ends))
-    missing_bytes = WORD_BYTES - np.clip(rows.ends - positions, 0, WORD_BYTES)
-    # Shifting by the whole 64 bits gives zero in numpy.
-    foreign_bits = (missing_bytes * _BITS_PER_BYTE).astype(np.uint64)
+    words = _unmasked_words(rows, index)
+    foreign_bits = _foreign_bits(rows.lengths, index)
     words <<= foreign_bits
     words >>= foreign_bits
     return words
+
+
+def _unmasked_words(rows: EncodedRows, index: int) -> UInt64Array:
+    """Return the same with whatever stands behind the end of a row."""
+    data = rows.data if len(rows.data) >= WORD_BYTES else np.concatenate((rows.data, np.zeros(WORD_BYTES, np.uint8)))
+    return read_words(data, np.minimum(rows.starts + index * WORD_BYTES, rows.ends) if index else rows.starts)
+
+
+def _foreign_bits(lengths: Int64Array, index: int) -> UInt64Array:
+    """Return how many bits of a word do not belong to its row; shifting by 64 of them gives zero in numpy."""
+    bits = np.maximum((index + 1) * WORD_BYTES - lengths, 0)
+    if index:
+        np.minimum(bits, WORD_BYTES, out=bits)
+    bits <<= _BITS_PER_BYTE_LOG2
+    return bits.view(np.uint64)
 
 
 def _with_word(hashes: UInt64Array, words: UInt64Array, factor: np.uint64) -> UInt64Array:

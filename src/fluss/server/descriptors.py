@@ -1,6 +1,6 @@
 """How the descriptors of the process are shared out: to logs, to RocksDB, to connections.
 
-Logs have an eighth of all, RocksDB a quarter, and connections what is left.
+Logs have a quarter of all, RocksDB another one, and connections what is left.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WANTED: Final = 65_536
 # Of all descriptors, those of RocksDB.
 _ROCKSDB_SHARE: Final = 1 / 4
 # Those of logs, and as many as are worth it: opening a file that is written to again costs about as much as the write.
-_LOGS_SHARE: Final = 1 / 8
+_LOGS_SHARE: Final = 1 / 4
 _LOG_FILES_MAX: Final = 8192
 # The metadata, the event loop, the log, sockets that listen, libraries.
 _OTHERS: Final = 32

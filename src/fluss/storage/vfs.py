@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Final, Protocol
 
 from fluss.buffers import BytesLike, byte_view, new_memory
+from fluss.storage.kernel_syncs import sync_descriptors
 
 # Files that are kept open unless the owner of the process has more to give.
 DESCRIPTORS_MAX: Final = 512
@@ -103,6 +104,13 @@ class Files(FileReads, Protocol):
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in a directory durable, and that others are gone from it."""
+        ...
+
+    def sync_many(self, files: Sequence[Path], directories: Sequence[Path]) -> dict[Path, OSError] | None:
+        """Do ``sync`` of many files and ``sync_directory`` of many directories; return what went wrong with which.
+
+        None if nothing was done because it is no faster than one by one.
+        """
         ...
 
     def rename(self, path: Path, new_path: Path) -> None: ...
@@ -249,6 +257,36 @@ class OsFiles:
         with self._names_in(path, durably=True):
             pass
 
+    def sync_many(self, files: Sequence[Path], directories: Sequence[Path]) -> dict[Path, OSError] | None:
+        errors: dict[Path, OSError] = {}
+        lent: list[tuple[Path, _Lent]] = []
+        opened: list[tuple[Path, int]] = []
+        try:
+            for path in files:
+                with _noted(errors, path):
+                    lent.append((path, self._open(path, os.O_RDWR)))
+            for path in directories:
+                with _noted(errors, path):
+                    opened.append((path, self._opened(path, os.O_RDONLY | os.O_DIRECTORY)))
+            numbers = [held.__enter__() for _, held in lent]
+            results = _results_of_syncs(numbers, [number for _, number in opened])
+            if results is None:
+                return None
+            syncs = [(path, number, os.fdatasync) for (path, _), number in zip(lent, numbers, strict=True)]
+            syncs += [(path, number, os.fsync) for path, number in opened]
+            for (path, number, sync), result in zip(syncs, results, strict=True):
+                with _noted(errors, path):
+                    if result is None:
+                        sync(number)
+                    elif result:
+                        raise OSError(result, os.strerror(result), str(path))
+            return errors
+        finally:
+            for _, held in lent:
+                held.__exit__(None, None, None)
+            for _, number in opened:
+                os.close(number)
+
     def rename(self, path: Path, new_path: Path) -> None:
         os.rename(path, new_path)
         self.forget(path)
@@ -378,6 +416,23 @@ class OsFiles:
     def _close_if_unused(self, descriptor: _Descriptor) -> None:
         if descriptor.is_dropped and descriptor.user_count == 0:
             os.close(descriptor.number)
+
+
+def _results_of_syncs(files: Sequence[int], directories: Sequence[int]) -> list[int | None] | None:
+    try:
+        return sync_descriptors(files, directories)
+    except OSError as error:
+        # Nobody knows what has become of them.
+        return [error.errno or errno.EIO] * (len(files) + len(directories))
+
+
+@contextmanager
+def _noted(errors: dict[Path, OSError], path: Path) -> Iterator[None]:
+    """Note what goes wrong with a file."""
+    try:
+        yield
+    except OSError as error:
+        errors[path] = error
 
 
 def _mode_in(directory: str | Path) -> int:

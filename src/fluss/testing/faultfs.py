@@ -187,6 +187,9 @@ class FaultFiles:
             if not content.is_sync_lost:
                 content.durable = bytes(content.data)
 
+    def sync_many(self, files: Sequence[Path], directories: Sequence[Path]) -> None:
+        """Nothing: syncs are counted, and fail, one by one."""
+
     def truncate(self, path: Path, byte_count: int) -> None:
         with self._lock:
             self._begin("truncate", path)

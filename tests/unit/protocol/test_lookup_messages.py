@@ -96,7 +96,20 @@ def test_values_of_an_answer_are_found_all_at_once(few_max, values, code):
         entry.values.add(values=value)
     (found,) = apis.LOOKUP_MANY.response.decode(answer.SerializeToString()).buckets_resp
     assert (found.bucket_id, found.error_code, found.error_message) == (3, code, "why")
-    assert lookup_messages.values_of(found, few_max=few_max).to_list() == [value or b"" for value in values]
+    assert lookup_messages.values_of([found], few_max=few_max)[0].to_list() == [value or b"" for value in values]
+
+
+@FEW_MAX
+@given(lists=st.lists(st.lists(st.none() | VALUES, max_size=5), max_size=5))
+def test_values_of_many_buckets_are_found_all_at_once(few_max, lists):
+    answer = pb.LookupResponse()
+    for number, values in enumerate(lists):
+        entry = answer.buckets_resp.add(bucket_id=number)
+        for value in values:
+            entry.values.add(values=value)
+    entries = apis.LOOKUP_MANY.response.decode(answer.SerializeToString()).buckets_resp
+    found = lookup_messages.values_of(entries, few_max=few_max)
+    assert [rows.to_list() for rows in found] == [[value or b"" for value in values] for values in lists]
 
 
 # Field 1 with "a", then with "bc", of which the last one counts; and field 2, which is not known, before field 1.
@@ -108,7 +121,7 @@ def test_values_that_are_written_in_other_ways(few_max, message, value):
     encoded = b"\x10\3" + b"*\4\n\2xy" + b"*" + bytes([len(message)]) + message
     body = b"\n" + bytes([len(encoded)]) + encoded
     (found,) = apis.LOOKUP_MANY.response.decode(body).buckets_resp
-    assert lookup_messages.values_of(found, few_max=few_max).to_list() == [b"xy", value]
+    assert lookup_messages.values_of([found], few_max=few_max)[0].to_list() == [b"xy", value]
     assert [item.values for item in pb.LookupResponse.FromString(body).buckets_resp[0].values] == [b"xy", value]
 
 
@@ -119,4 +132,4 @@ def test_values_that_are_none_are_corrupt(few_max, message):
     body = b"\n" + bytes([len(encoded)]) + encoded
     (found,) = apis.LOOKUP_MANY.response.decode(body).buckets_resp
     with pytest.raises(CorruptMessageError, match="PbValue"):
-        lookup_messages.values_of(found, few_max=few_max)
+        lookup_messages.values_of([found], few_max=few_max)

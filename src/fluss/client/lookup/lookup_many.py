@@ -28,7 +28,7 @@ from fluss.protocol.lookup_messages import lookup_request, values_of
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.retry import LOOKUPS
 from fluss.row.arrow_arrays import BoolArray, bool_array, number_array
-from fluss.row.encoded import EncodedRows
+from fluss.row.encoded import EncodedRows, side_by_side
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo
 from fluss.schema.value_objects import string_list
@@ -133,10 +133,11 @@ class ManyAnswers:
         self._data: list[UInt8Array] = []
         self._byte_count = 0
 
-    def put(self, run: KeyRun, values: EncodedRows) -> None:
-        """Take the values of a run; those of keys that were not found have no bytes."""
-        self._starts[run.rows] = values.starts + self._byte_count
-        self._ends[run.rows] = values.ends + self._byte_count
+    def put(self, runs: Sequence[KeyRun], answers: Sequence[EncodedRows]) -> None:
+        """Take the values of some runs; those of keys that were not found have no bytes."""
+        values, rows = side_by_side(answers), np.concatenate([run.rows for run in runs])
+        self._starts[rows] = values.starts + self._byte_count
+        self._ends[rows] = values.ends + self._byte_count
         self._data.append(values.data)
         self._byte_count += len(values.data)
 
@@ -146,11 +147,15 @@ class ManyAnswers:
         return FoundValues(is_found, EncodedRows(data, self._starts[is_found], self._ends[is_found]))
 
 
+# Takes runs of keys and the answers to each of them.
+Put: TypeAlias = Callable[[Sequence[KeyRun], Sequence[AnswersT]], None]
+
+
 class BulkRequests(LookupRequests[EncodedRows, AnswersT]):
     """How servers are asked for the rows of many keys."""
 
     @abstractmethod
-    def byte_count(self, answers: AnswersT) -> int:
+    def byte_count(self, answers: Sequence[AnswersT]) -> int:
         """Return how many bytes the values of some answers have."""
 
 
@@ -159,14 +164,14 @@ class _ManyByKey(BulkRequests[EncodedRows]):
 
     api = apis.LOOKUP_MANY
 
-    def byte_count(self, answers: EncodedRows) -> int:
-        return len(answers.data)
+    def byte_count(self, answers: Sequence[EncodedRows]) -> int:
+        return _byte_count(answers)
 
     def request(self, table_id: int, keys: Mapping[BucketKey, EncodedRows]) -> EncodedMessage:
         return lookup_request(table_id, keys)
 
-    def answers(self, entry: Any) -> EncodedRows:
-        return values_of(entry)
+    def answers(self, entries: Sequence[Any]) -> list[EncodedRows]:
+        return values_of(entries)
 
 
 class _ManyByPrefix(BulkRequests[list[Sequence[bytes]]]):
@@ -174,14 +179,14 @@ class _ManyByPrefix(BulkRequests[list[Sequence[bytes]]]):
 
     api = BY_PREFIX.api
 
-    def byte_count(self, answers: list[Sequence[bytes]]) -> int:
-        return sum(map(len, BY_PREFIX.stored_values(answers)))
+    def byte_count(self, answers: Sequence[list[Sequence[bytes]]]) -> int:
+        return sum(sum(map(len, BY_PREFIX.stored_values(some))) for some in answers)
 
     def request(self, table_id: int, keys: Mapping[BucketKey, EncodedRows]) -> pb.PrefixLookupRequest:
         return BY_PREFIX.request(table_id, {bucket_key: wanted.to_list() for bucket_key, wanted in keys.items()})
 
-    def answers(self, entry: Any) -> list[Sequence[bytes]]:
-        return BY_PREFIX.answers(entry)
+    def answers(self, entries: Sequence[Any]) -> list[list[Sequence[bytes]]]:
+        return [list(answers) for answers in BY_PREFIX.answers(entries)]
 
 
 MANY_BY_KEY: Final = _ManyByKey()
@@ -206,8 +211,8 @@ class BulkFetch(Generic[AnswersT]):
         self._table = table
         self._requests = requests
 
-    async def fetch(self, runs: Sequence[KeyRun], put: Callable[[KeyRun, AnswersT], None]) -> None:
-        """Hand in the answers for each run, or for pieces of it. Runs of partitions that do not exist have none.
+    async def fetch(self, runs: Sequence[KeyRun], put: Put[AnswersT]) -> None:
+        """Hand in the answers for all runs, or for pieces of them. Runs of partitions that do not exist have none.
 
         Raises the first failure that does not pass.
         """
@@ -220,13 +225,13 @@ class BulkFetch(Generic[AnswersT]):
                 worker.cancel()
             await asyncio.wait(workers)
 
-    async def _work(self, groups: Iterator[list[KeyRun]], put: Callable[[KeyRun, AnswersT], None]) -> None:
+    async def _work(self, groups: Iterator[list[KeyRun]], put: Put[AnswersT]) -> None:
         for group in groups:
             await self._complete(group, put)
 
     def _groups(self, runs: Sequence[KeyRun]) -> Iterator[list[KeyRun]]:
         """Put runs together that fit a request, by what is known then, and for one server after the other."""
-        key_bytes = sum(int(run.keys.lengths.sum()) for run in runs) / max(1, sum(len(run.keys) for run in runs))
+        key_bytes = _byte_count([run.keys for run in runs]) / max(1, sum([len(run.keys) for run in runs]))
         by_server: dict[int | None, list[KeyRun]] = {}
         for run in runs:
             server_id = self._table.leaders(run.partition_name).leader_of(run.bucket_id)
@@ -250,7 +255,7 @@ class BulkFetch(Generic[AnswersT]):
         limit = self.limits.keys_first if value_bytes is None else self.limits.keys_max
         return max(1, min(limit, int(self.limits.bytes_target / max(key_bytes, value_bytes or 0, 1))))
 
-    async def _complete(self, runs: list[KeyRun], put: Callable[[KeyRun, AnswersT], None]) -> None:
+    async def _complete(self, runs: list[KeyRun], put: Put[AnswersT]) -> None:
         """Ask for some runs until all of them are answered."""
         client = self.client
         deadline_s = client.clock() + client.timeout_s
@@ -273,7 +278,7 @@ class BulkFetch(Generic[AnswersT]):
             await asyncio.sleep(pause_within(attempts, time_left_s))
 
     async def _attempt(
-        self, runs: Sequence[KeyRun], put: Callable[[KeyRun, AnswersT], None], timeout_s: float
+        self, runs: Sequence[KeyRun], put: Put[AnswersT], timeout_s: float
     ) -> tuple[list[KeyRun], FlussError | None]:
         """Ask once; return the runs without an answer, and why they have none."""
         try:
@@ -283,17 +288,23 @@ class BulkFetch(Generic[AnswersT]):
         refused: list[KeyRun] = []
         error: FlussError | None = None
         for server_id, by_bucket in by_server.items():
+            answered: list[KeyRun] = []
+            answers: list[AnswersT] = []
             for bucket_key, answer in (await self._ask(server_id, by_bucket, timeout_s)).items():
                 run = by_bucket[bucket_key]
                 if not isinstance(answer, FlussError):
-                    self._table.value_sizes.note(len(run.keys), self._requests.byte_count(answer))
-                    put(run, answer)
+                    answered.append(run)
+                    answers.append(answer)
                     continue
                 if answer.stale_metadata:
                     self._table.forget_leaders(bucket_key)
                 refused.append(run)
                 # One that does not pass counts more than one that does.
                 error = answer if error is None or error.is_retriable else error
+            if answered:
+                key_count = sum([len(run.keys) for run in answered])
+                self._table.value_sizes.note(key_count, self._requests.byte_count(answers))
+                put(answered, answers)
         return refused, error
 
     async def _by_server(self, runs: Sequence[KeyRun]) -> dict[int, dict[BucketKey, KeyRun]]:
@@ -357,6 +368,13 @@ def _known_columns(info: TableInfo, columns: Sequence[str]) -> list[str]:
         if name not in info.schema.column_names:
             raise FlussError(f"Column '{name}' not found; columns are {shown_names(info.schema.column_names)}")
     return names
+
+
+def _byte_count(pieces: Sequence[EncodedRows]) -> int:
+    if not pieces:
+        return 0
+    ends, starts = [rows.ends for rows in pieces], [rows.starts for rows in pieces]
+    return int(np.concatenate(ends).sum() - np.concatenate(starts).sum())
 
 
 def _halves(runs: Sequence[KeyRun]) -> list[list[KeyRun]]:

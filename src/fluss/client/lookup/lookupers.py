@@ -205,7 +205,7 @@ class PrefixLookuper:
         run = KeyRun(located.partition_name, located.bucket_id, keys, np.zeros(1, np.int64))
         values: list[bytes] = []
         fetch = BulkFetch(self._client, self._table, MANY_BY_PREFIX, BulkLimits())
-        await fetch.fetch([run], lambda _, answers: values.extend(answers[0]))
+        await fetch.fetch([run], lambda _, answers: values.extend(answers[0][0]))
         for schema_id in reader.unknown_schemas(values):
             reader.add_schema(schema_id, await self._client.cluster.schema(self._info.table_path, schema_id))
         batch = await self._client.runtime.offload(reader.arrow, EncodedRows.from_list(values))

@@ -246,29 +246,31 @@ class LookupRequests(ABC, Generic[KeysT, AnswersT]):
         request = self.request(info.table_id, keys)
         response = await cluster.request(server_id, self.api, request, timeout_s=timeout_s)
         entries = {(partition_id(entry), entry.bucket_id): entry for entry in response.buckets_resp}
-        return {
-            bucket_key: self._checked(info, bucket_key, len(wanted), entries.get(bucket_key))
-            for bucket_key, wanted in keys.items()
+        failures: dict[BucketKey, AnswersT | FlussError] = {}
+        answered: list[BucketKey] = []
+        for bucket_key in keys:
+            entry = entries.get(bucket_key)
+            if entry is None:
+                failures[bucket_key] = _confused(f"did not answer about {_shown(info, bucket_key)}")
+            elif entry.error_code:
+                failures[bucket_key] = error_for_code(entry.error_code, entry.error_message)
+            else:
+                answered.append(bucket_key)
+        found = self.answers([entries[bucket_key] for bucket_key in answered])
+        return failures | {
+            bucket_key: answers
+            if len(answers) == len(keys[bucket_key])
+            else _miscounted(info, bucket_key, keys, answers)
+            for bucket_key, answers in zip(answered, found, strict=True)
         }
-
-    def _checked(self, info: TableInfo, bucket_key: BucketKey, key_count: int, entry: Any) -> AnswersT | FlussError:
-        bucket = TableBucket.new_with_partition(info.table_id, *bucket_key)
-        if entry is None:
-            return _confused(f"did not answer about {bucket} of {info.table_path}")
-        if entry.error_code:
-            return error_for_code(entry.error_code, entry.error_message)
-        answers = self.answers(entry)
-        if len(answers) != key_count:
-            return _confused(f"answered {len(answers)} of {key_count} lookups in {bucket} of {info.table_path}")
-        return answers
 
     @abstractmethod
     def request(self, table_id: int, keys: Mapping[BucketKey, KeysT]) -> Any:
         """Return the message that asks for keys of some buckets."""
 
     @abstractmethod
-    def answers(self, entry: Any) -> AnswersT:
-        """Return what a server has answered about one bucket."""
+    def answers(self, entries: Sequence[Any]) -> list[AnswersT]:
+        """Return what a server has answered about some buckets."""
 
 
 class LookupMethod(LookupRequests[Sequence[bytes], list[AnswerT]]):
@@ -309,9 +311,9 @@ class _ByKey(LookupMethod[bytes]):
         ]
         return pb.LookupRequest(table_id=table_id, buckets_req=entries)
 
-    def answers(self, entry: pb.PbLookupRespForBucket) -> list[bytes]:
+    def answers(self, entries: Sequence[pb.PbLookupRespForBucket]) -> list[list[bytes]]:
         # A value begins with its schema id, so one without bytes is one that is not there.
-        return [value.values for value in entry.values]
+        return [[value.values for value in entry.values] for entry in entries]
 
 
 class _ByPrefix(LookupMethod[Sequence[bytes]]):
@@ -336,8 +338,8 @@ class _ByPrefix(LookupMethod[Sequence[bytes]]):
         ]
         return pb.PrefixLookupRequest(table_id=table_id, buckets_req=entries)
 
-    def answers(self, entry: pb.PbPrefixLookupRespForBucket) -> list[Sequence[bytes]]:
-        return [list(found.values) for found in entry.value_lists]
+    def answers(self, entries: Sequence[pb.PbPrefixLookupRespForBucket]) -> list[list[Sequence[bytes]]]:
+        return [[list(found.values) for found in entry.value_lists] for entry in entries]
 
 
 BY_KEY: Final = _ByKey()
@@ -346,6 +348,15 @@ BY_PREFIX: Final = _ByPrefix()
 
 def _confused(what: str) -> FlussError:
     return FlussError(f"the server {what}", ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def _miscounted(info: TableInfo, bucket_key: BucketKey, keys: Mapping[BucketKey, Sized], answers: Sized) -> FlussError:
+    counts = f"{len(answers)} of {len(keys[bucket_key])} lookups"
+    return _confused(f"answered {counts} in {_shown(info, bucket_key)}")
+
+
+def _shown(info: TableInfo, bucket_key: BucketKey) -> str:
+    return f"{TableBucket.new_with_partition(info.table_id, *bucket_key)} of {info.table_path}"
 
 
 def pause_within(failures: int, time_left_s: float) -> float:

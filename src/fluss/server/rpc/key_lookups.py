@@ -13,7 +13,7 @@ left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -45,12 +45,16 @@ from fluss.server.tablet.buckets import HostedTable, NotOpenError, not_open, ope
 from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.fetch_memory import no_memory
 from fluss.storage.kv.store import KvStore
+from fluss.storage.kv.store_lookups import get_in_stores
 
 # What a key is expected to find, and what a request takes of the memory at most before it knows better.
 _EXPECTED_BYTES_PER_KEY: Final = 1024
 _TAKEN_BYTES_MAX: Final = 4 * 1024 * 1024
-# Buckets that are read by one job of a thread, and stores that are opened at the same time.
+# Stores that are opened at the same time.
+_OPENED_AT_ONCE: Final = 64
+# What is read by one job of a thread: so many buckets, and more of them as long as they have few keys together.
 _BUCKETS_PER_JOB: Final = 64
+_FEW_KEYS_PER_JOB: Final = 2048
 # Codes that clients do not know in answers to lookups, and what they are told instead.
 _TOLD_CODES: Final[dict[int, int]] = {
     ErrorCode.CLIENT_ERROR: ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -107,6 +111,8 @@ class ReadRequest:
 
 # Looks for the keys of a bucket in its store and returns what is found, encoded; more than so many bytes raise 13.
 ReadKeys: TypeAlias = Callable[[KvStore, BucketLookup, int], BytesLike]
+# Does that for many buckets, of which some may have been read, and returns how many bytes there are in the answer.
+ReadAll: TypeAlias = Callable[[Sequence[BucketLookup], int], int]
 Respond: TypeAlias = Callable[[Sequence[LookupAnswer]], EncodedMessage]
 
 
@@ -160,13 +166,18 @@ class KeyReads:
 
     async def read(self, request: ReadRequest, reads: Iterable[BucketLookup], read_keys: ReadKeys) -> None:
         """Carry out some of the reads of a request: those among them that have not failed."""
-        possible = [read for read in reads if read.failure is None]
-        for first in range(0, len(possible), _BUCKETS_PER_JOB):
-            await self._read(request, possible[first : first + _BUCKETS_PER_JOB], read_keys)
+        await self.read_all(request, reads, partial(_read_all, read_keys))
 
-    async def _read(self, request: ReadRequest, reads: Sequence[BucketLookup], read_keys: ReadKeys) -> None:
-        await asyncio.gather(*(_open(read) for read in reads if not _is_open(read)))
-        key_count = sum(len(read.keys) for read in reads)
+    async def read_all(self, request: ReadRequest, reads: Iterable[BucketLookup], read_all: ReadAll) -> None:
+        """Do the same with what reads many buckets at once."""
+        for job in _jobs([read for read in reads if read.failure is None]):
+            await self._read(request, job, read_all)
+
+    async def _read(self, request: ReadRequest, reads: Sequence[BucketLookup], read_all: ReadAll) -> None:
+        unopened = [read for read in reads if not _is_open(read)]
+        for first in range(0, len(unopened), _OPENED_AT_ONCE):
+            await asyncio.gather(*map(_open, unopened[first : first + _OPENED_AT_ONCE]))
+        key_count = sum([len(read.keys) for read in reads])
         granted = await self._resources.turns.begin(
             min(_TAKEN_BYTES_MAX, _EXPECTED_BYTES_PER_KEY * max(1, key_count)), request.owner
         )
@@ -178,7 +189,7 @@ class KeyReads:
         read_bytes = 0
         try:
             read_bytes = await asyncio.get_running_loop().run_in_executor(
-                self._resources.readers, _read_all, reads, read_keys, bytes_max
+                self._resources.readers, read_all, reads, bytes_max
             )
         finally:
             request.byte_count += read_bytes
@@ -233,7 +244,20 @@ async def _open(read: BucketLookup) -> None:
         read.failure = error
 
 
-def _read_all(reads: Sequence[BucketLookup], read_keys: ReadKeys, bytes_max: int) -> int:
+def _jobs(reads: Sequence[BucketLookup]) -> Iterator[Sequence[BucketLookup]]:
+    """Cut reads into what is read by one job of a thread."""
+    first, key_count = 0, 0
+    for index, read in enumerate(reads):
+        if index - first >= _BUCKETS_PER_JOB and key_count + len(read.keys) > _FEW_KEYS_PER_JOB:
+            yield reads[first:index]
+            first, key_count = index, 0
+        # A bucket without keys is some work, too.
+        key_count += len(read.keys) or 1
+    if reads:
+        yield reads[first:]
+
+
+def _read_all(read_keys: ReadKeys, reads: Sequence[BucketLookup], bytes_max: int) -> int:
     """Read some buckets and return how many bytes they have in the answer. Runs in any thread."""
     byte_count = 0
     for read in reads:
@@ -279,7 +303,8 @@ class KvLookup:
         key_count = sum(max(1, len(read.keys)) for read in wanted.reads)
         if key_count <= _KEYS_AT_ONCE_MAX and all(map(_is_answered, wanted.reads)):
             return lookup_response([read.answer for read in wanted.reads])
-        return self._reads.serve(wanted, partial(self._reads.read, wanted, wanted.reads, _look_up), lookup_response)
+        work = partial(self._reads.read_all, wanted, wanted.reads, _look_up_all)
+        return self._reads.serve(wanted, work, lookup_response)
 
     def _look_up_or_insert(
         self, context: RequestContext, request: pb.LookupRequest
@@ -299,6 +324,24 @@ class KvLookup:
         if missing:
             await self._insertion.insert(missing, timeout_ms)
             await self._reads.read(wanted, missing, _look_up)
+
+
+def _look_up_all(reads: Sequence[BucketLookup], bytes_max: int) -> int:
+    """Look up the keys of some buckets, those of one database at once, and encode what there is. Runs in any thread."""
+    asked = [(read.store, read.keys) for read in reads if read.store is not None]
+    # A single one gains nothing.
+    found: list[list[bytes | None] | None] = [None]
+    if len(asked) > 1:
+        found = get_in_stores(asked, few_keys_max=_MANY_KEYS_MIN, bytes_max=bytes_max)
+    byte_count = 0
+    left: list[BucketLookup] = []
+    for read, values in zip([read for read in reads if read.store is not None], found, strict=False):
+        if values is None:
+            left.append(read)
+        else:
+            read.encoded = encode_values(values)
+            byte_count += len(read.encoded)
+    return byte_count + _read_all(_look_up, left, bytes_max - byte_count)
 
 
 def _look_up(store: KvStore, read: BucketLookup, bytes_max: int) -> BytesLike:

@@ -1,13 +1,13 @@
 """Looking keys up: in the memtables of a store, in the filter of its keys, and in the database.
 
-Stores that share a database are asked at once, see ``find_in_stores``.
+Stores that share a database are asked at once, see ``find_in_stores`` and ``get_in_stores``.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -192,6 +192,80 @@ def find_in_stores(
             groups += found_there
             bytes_left -= sum(stored.byte_count for _, stored in found_there)
     return FoundRows(groups)
+
+
+def get_in_stores(
+    stores: Sequence[tuple[StoreLookups, Sequence[bytes]]], *, few_keys_max: int, bytes_max: int
+) -> list[list[bytes | None] | None]:
+    """Return the values of keys in several stores, each as ``get_many`` would; None for those that are to be asked.
+
+    Those are stores that share no database, stores with rows in a memtable in which more than a few keys are looked up,
+    and stores with trouble: each of them then says by itself what is wrong. All others together have ``bytes_max``
+    bytes at most.
+    """
+    found: list[list[bytes | None] | None] = [None] * len(stores)
+    reads: dict[int, _SharedRead] = {}
+    lent: list[StoreLookups] = []
+    bytes_left = bytes_max
+    try:
+        for number, (store, keys) in enumerate(stores):
+            # What goes wrong here goes wrong again when the store is asked.
+            with suppress(FlussError):
+                store._database.__enter__()
+                lent.append(store)
+                # In this order: what has left the memtables by now is in the place that is found.
+                memtables = [memtable for memtable in store._memtables if len(memtable)]
+                place = store._database.place
+                if place.shared is None or STATE_KEY in keys or (memtables and len(keys) > few_keys_max):
+                    continue
+                newest: list[bytes | None] = [None] * len(keys)
+                if memtables:
+                    newest = [get_one(memtables, key) for key in keys]
+                    bytes_left -= sum(map(len, filter(None, newest)))
+                if id(place.database) not in reads:
+                    reads[id(place.database)] = _SharedRead(place)
+                reads[id(place.database)].add(number, place.prefix, keys, newest, store._value_bytes_max)
+        for read in reads.values():
+            with suppress(Exception):
+                bytes_left -= read.get(found, bytes_left)
+    finally:
+        for store in lent:
+            store._database.__exit__(None, None, None)
+    return found
+
+
+class _SharedRead:
+    """Keys of several stores that share a database, as far as they were not found in memtables."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._members: list[tuple[int, list[bytes | None]]] = []
+        self._keys: list[bytes] = []
+        self._value_bytes_max = 0
+
+    def add(
+        self,
+        number: int,
+        prefix: bytes,
+        keys: Sequence[bytes],
+        newest: list[bytes | None],
+        value_bytes_max: int,
+    ) -> None:
+        """Take the keys of a store, and what its memtables say: nothing, a value, or no bytes for a removed key."""
+        self._members.append((number, newest))
+        self._keys += [prefix + key for key, value in zip(keys, newest, strict=True) if value is None]
+        self._value_bytes_max = max(self._value_bytes_max, value_bytes_max)
+
+    def get(self, found: list[list[bytes | None] | None], bytes_max: int) -> int:
+        """Put the values of each store where its number says; return the bytes of those of the database."""
+        if bytes_max < 0:
+            return 0
+        database = self._place.database
+        values = get_from_database(database, self._keys, bytes_max=bytes_max, value_bytes_max=self._value_bytes_max)
+        stored = iter(values)
+        for number, newest in self._members:
+            found[number] = [(next(stored) if value is None else value) or None for value in newest]
+        return sum(map(len, filter(None, values)))
 
 
 class _DatabaseRead:

@@ -44,6 +44,8 @@ from fluss.storage.vfs import DESCRIPTORS_MAX, Files, is_out_of_descriptors
 _SNAPSHOTS_KEPT: Final = 2
 # Files that are made durable at the same time. A disk works on several requests at once.
 _SYNCS_AT_ONCE: Final = 8
+# From so many on they are handed over to the operating system at once, where that is possible.
+_MANY_SYNCS: Final = 16
 # Logs of one round, beside those that were postponed: half as many as files are kept open, since others are used, too.
 # A file that is closed between its write and its sync costs as much as both of them to be opened again.
 _LOGS_AT_ONCE: Final = DESCRIPTORS_MAX // 2
@@ -538,10 +540,26 @@ class Committer:
 
     def _sync_all(self, rounds: Iterable[CommitRound]) -> dict[Path, OSError]:
         """Make files and names durable, and return what went wrong with which."""
-        jobs: dict[Path, Callable[[Path], None]] = {}
+        files: dict[Path, None] = {}
+        directories: dict[Path, None] = {}
         for written in rounds:
-            jobs.update(dict.fromkeys(written.files, self._files.sync))
-            jobs.update(dict.fromkeys(written.directories, self._files.sync_directory))
+            files.update(dict.fromkeys(written.files))
+            directories.update(dict.fromkeys(written.directories))
+        if len(files) + len(directories) >= _MANY_SYNCS:
+            errors = self._files.sync_many(list(files), list(directories))
+            if errors is not None:
+                # Not all of them can be open at once where there are few descriptors.
+                left = {path for path, error in errors.items() if is_out_of_descriptors(error)}
+                if not left:
+                    return errors
+                others = {path: error for path, error in errors.items() if path not in left}
+                return others | self._sync_each([path for path in files if path in left], left & directories.keys())
+        return self._sync_each(files, directories)
+
+    def _sync_each(self, files: Iterable[Path], directories: Iterable[Path]) -> dict[Path, OSError]:
+        """Do it one by one, several at the same time."""
+        jobs: dict[Path, Callable[[Path], None]] = dict.fromkeys(files, self._files.sync)
+        jobs.update(dict.fromkeys(directories, self._files.sync_directory))
         # Several threads share the work; a single file is not worth the way to another thread.
         shares = [list(jobs.items())[first::_SYNCS_AT_ONCE] for first in range(min(len(jobs), _SYNCS_AT_ONCE))]
         run = map if len(shares) == 1 else self._syncs.map

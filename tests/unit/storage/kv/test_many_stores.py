@@ -14,7 +14,7 @@ from fluss.storage.kv.bucket_prefix import bucket_prefix
 from fluss.storage.kv.memtable import Memtable
 from fluss.storage.kv.shared_database import SharedDatabase
 from fluss.storage.kv.store import KvResources, KvState, KvStore
-from fluss.storage.kv.store_lookups import find_in_stores
+from fluss.storage.kv.store_lookups import find_in_stores, get_in_stores
 from fluss.storage.kv.store_writes import StoreWrite, write_to_stores, write_to_stores_if_quick
 from tests.unit.storage.kv.support import SCHEMA_ID, SMALL, get_many, keyed_rows
 
@@ -76,6 +76,34 @@ def test_rows_are_found_in_all_stores_wherever_they_are(tmp_path: Path, seed: in
         with pytest.raises(FlussError) as refused:
             find_in_stores(asked, HashedKeys.from_list(wanted), ends, bytes_max=1)
         assert refused.value.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
+    stores.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_values_are_those_of_each_store_by_itself(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    stores = Stores(tmp_path, 8)
+    for number, store in enumerate(stores.all):
+        for place in rng.sample(["database", "memtable", "memtable"], rng.randrange(4)):
+            changed = {key: None if rng.random() < 0.2 else b"%d %s" % (number, key) for key in rng.sample(KEYS, 12)}
+            store.write([keyed_rows(list(changed), list(changed.values()))], KvState(1, None))
+            if place == "memtable":
+                store.write([keyed_rows([b"%d" % n for n in range(200)], [b"x"] * 200)], KvState(2, None))
+    asked = [(store, rng.sample([b"", b"nowhere", *KEYS], rng.randrange(20))) for store in stores.all]
+    closed = stores.all[3]
+    closed.close()
+    found = get_in_stores(asked, few_keys_max=16, bytes_max=10**6)
+    for (store, keys), values in zip(asked, found, strict=True):
+        if store is closed or store is stores.all[-1] or b"" in keys:
+            assert values is None, "it is to be asked by itself"
+        elif len(keys) <= 16 or not store.has_memtable_rows:
+            assert values == store.get_many(keys)
+        else:
+            assert values is None, "many keys are found faster in another way"
+    # Who has too much is found out one by one.
+    for (store, keys), values in zip(asked, get_in_stores(asked, few_keys_max=16, bytes_max=1), strict=True):
+        if values is not None:
+            assert values == store.get_many(keys)
     stores.close()
 
 
