@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -69,6 +71,55 @@ def test_tables_are_read_with_their_lake(
     # The second round deletes rows from the first files by their positions.
     tier(table)
     assert rows(fs.read(name)) == expected == rows(fs.read(name, mode="lake"))
+
+
+def test_changed_rows_on_the_driver_are_those_of_the_source(
+    fs: FlussSpark, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.lake_tiering import tier
+
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("n", pa.int32()),
+            ("flag", pa.bool_()),
+            ("amount", pa.float64()),
+            ("price", pa.decimal128(15, 2)),
+            ("day", pa.date32()),
+            ("at", pa.timestamp("us")),
+            ("text", pa.string()),
+            ("instant", pa.timestamp("us", "UTC")),
+            ("small", pa.int16()),
+        ]
+    )
+    table = tables.create(schema, ("id",), bucket_count=2, properties=LAKE)
+    name = str(table.table_path)
+
+    def values(number: int, text: str | None) -> list[object]:
+        if text is None:
+            return [number, *[None] * 9]
+        at = datetime(1969, 12, 31, 23, 59, 59, 999_999 - number)
+        price, instant = Decimal(number) / 4, at.replace(tzinfo=UTC)
+        return [number, -number, number % 2 == 0, number / 3, price, at.date(), at, text, instant, number]
+
+    upsert(table, [values(number, "old") for number in range(40)])
+    tier(table)
+    upsert(table, [values(number, "new") for number in range(35, 45)])
+    upsert(table, [values(number, None) for number in (3, 41)])
+    delete(table, [[number] for number in (0, 36, 44)])
+    upsert(table, [values(36, "again")])
+    monkeypatch.setattr(native_lake, "NATIVE_ROWS_MIN", 1)
+    for columns in (schema.names[:8], ["at", "id"], schema.names):
+        expected = fs.read(name, mode="fluss", columns=columns)
+        for bytes_max in (16 << 20, 0):
+            monkeypatch.setattr(native_lake, "_FEW_BYTES_MAX", bytes_max)
+            frame = fs.read(name, columns=columns)
+            is_whole = bytes_max > 0 and "instant" not in columns
+            # A scan of the source is one of Python.
+            assert ("BatchScan" in plan_of(frame)) is not is_whole
+            assert sorted(map(str, frame.collect())) == sorted(map(str, expected.collect()))
+            assert frame.schema.simpleString() == expected.schema.simpleString()
+    assert fs.read(name, columns=["text"]).where("text = 'new'").count() == 7
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ positions are cut out. What is left, files with deletes by key and tables whose 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -37,6 +37,7 @@ from fluss.lake.pruning import pruning_condition
 from fluss.lake.scans import LakeFile, LakeScan
 from fluss.lake.schema_mapping import OFFSET_COLUMN
 from fluss.options import without_passwords
+from fluss.row.arrow_arrays import without_rows
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.schema import Schema
 
@@ -147,8 +148,11 @@ class LakeRows:
         *,
         offset_stop: int | None = None,
         left_out: Mapping[str, Int64Array] = _NOTHING,
-    ) -> Iterator[tuple[LakeFile, pa.RecordBatch]]:
-        """Yield what ``batches`` does, with the file that the rows are in."""
+    ) -> Generator[tuple[LakeFile, pa.RecordBatch], None, None]:
+        """Yield what ``batches`` does, with the file that the rows are in.
+
+        Positions ``left_out`` are asked for when rows of the file have come, and not before.
+        """
         condition = self._condition
         if offset_stop is not None:
             condition = And(condition, LessThan(OFFSET_COLUMN, offset_stop))
@@ -272,12 +276,8 @@ class _Reading:
                 current, first, deleted = file, 0, self._deleted_positions(file)
             stop = first + batch.num_rows
             begin, end = np.searchsorted(deleted, [first, stop])
-            if end > begin:
-                kept = np.ones(batch.num_rows, bool)
-                kept[deleted[begin:end] - first] = False
-                batch = batch.filter(pa.array(kept))
+            yield file, without_rows(batch, deleted[begin:end] - first)
             first = stop
-            yield file, batch
 
     def _columns(self) -> list[str]:
         # The rows have to be counted if none of the columns is there.

@@ -98,6 +98,17 @@ def take_rows(rows: pa.RecordBatch, indexes: npt.NDArray[np.int64]) -> pa.Record
     return rows.take(number_array(indexes))
 
 
+def without_rows(rows: pa.RecordBatch, gone: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """Return rows without those at some positions; without a copy if these are none."""
+    if not len(gone):
+        return rows
+    kept = np.ones(rows.num_rows, bool)
+    kept[gone] = False
+    mask = bool_array(kept)
+    # Column by column, rows that follow each other are copied together. Of a batch all rows are taken one by one.
+    return pa.RecordBatch.from_arrays([column.filter(mask) for column in rows.columns], schema=rows.schema)
+
+
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch that has a schema and nothing else."""
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)

@@ -21,6 +21,7 @@ from fluss.row.arrow_arrays import (
     slots_bytes,
     string_array,
     true_indexes,
+    without_rows,
 )
 from fluss.row.encoded import EncodedRows
 from fluss.schema.arrow import arrow_type
@@ -59,6 +60,20 @@ def test_texts_are_those_of_pyarrow() -> None:
 def test_an_empty_batch_has_its_schema() -> None:
     schema = pa.schema([pa.field("a", pa.int32(), nullable=False), pa.field("b", pa.list_(pa.string()))])
     assert empty_batch(schema).equals(pa.RecordBatch.from_pylist([], schema=schema))
+
+
+@pytest.mark.parametrize("gone", [[], [0], [3, 4, 5], [1, 8], list(range(9))])
+def test_rows_without_some_are_those_of_pyarrow(gone: list[int]) -> None:
+    columns = {
+        "a": pa.array(range(10), pa.int64()),
+        "b": pa.array([None, "x", "yy"] * 3 + ["z"]),
+        "c": pa.array([[at] * at for at in range(10)]),
+        "d": pa.array([{"e": at, "f": None} for at in range(10)]),
+        "g": pa.nulls(10),
+    }
+    rows = pa.RecordBatch.from_pydict(columns).slice(1)
+    kept = [at for at in range(9) if at not in gone]
+    assert without_rows(rows, np.array(gone, np.int64)).equals(rows.take(pa.array(kept, pa.int64())))
 
 
 def test_pandas_is_not_imported() -> None:

@@ -15,7 +15,7 @@ tables that a connection returned, and blocks the calling thread.
 
 from fluss.client.admin.tiering_calls import FinishedRound, HeartbeatAnswer, TieringAssignment, TieringCalls
 from fluss.client.bulk.counted_writer import CountedWriter
-from fluss.client.bulk.lake_reads import lake_rows_of, lake_snapshot_at, rows_with_changes, union_plan_of
+from fluss.client.bulk.lake_reads import lake_rows_of, lake_snapshot_at, last_rows, rows_with_changes, union_plan_of
 from fluss.client.bulk.last_changes import KeyChanges, LastChanges
 from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
 from fluss.client.bulk.rows_at import rows_at
@@ -80,6 +80,7 @@ __all__ = [
     "lake_rows_of",
     "lake_snapshot_at",
     "lake_snapshot_of",
+    "last_rows",
     "named_buckets_of",
     "new_writer_id",
     "offsets_of",

@@ -85,6 +85,32 @@ def rows_with_changes(
     yield from changed.rows(wanted)
 
 
+def last_rows(
+    table: FlussTable, changes: Sequence[LogRange], columns: Sequence[str], *, idle_timeout_s: float | None = None
+) -> tuple[pa.Table, pa.Table]:
+    """Return the primary keys that have changed in buckets, also of rows that are deleted, and the rows that are there.
+
+    ``changes`` are parts of the changelog of a primary-key table, one for each bucket; all of them are in memory.
+    """
+    info = context_of(table).info
+    wanted = scan_columns(info, columns)
+    with_keys = wanted.with_columns(info.primary_keys)
+    fold = ChangelogFold(wanted, with_keys, info.physical_primary_keys, keeps_deletes=True)
+    names = [column.name for column in with_keys.columns]
+    for run in read_ranges(table, changes, columns=names, idle_timeout_s=idle_timeout_s):
+        fold.add(run)
+    key_schema = pa.schema([with_keys.arrow_schema.field(name) for name in info.primary_keys])
+    keys = [key_schema.empty_table()]
+    rows: list[pa.RecordBatch] = []
+    for each in changes:
+        changed = fold.changes(each.bucket)
+        if changed is not None:
+            key_columns = changed.select([str(names.index(name)) for name in info.primary_keys])
+            keys.append(pa.Table.from_arrays(key_columns.columns, schema=key_schema))
+        rows += ChangedRows(fold, each.bucket, with_keys, info.physical_primary_keys).rows(wanted)
+    return pa.concat_tables(keys), pa.Table.from_batches(rows, wanted.arrow_schema)
+
+
 def _columns(info: TableInfo, columns: Sequence[str], row_filter: RowFilter | None) -> ScanColumns:
     positions = [info.schema.index_of(name) for name in columns]
     return ScanColumns(info.schema_id, info.schema, positions, row_filter)

@@ -18,7 +18,15 @@ import fluss.arrow_compute as pc
 from fluss.buffers import Int64Array
 from fluss.client.kernel.decode import ScanColumns
 from fluss.client.scan.changelog_fold import ChangelogFold, change_types, encoded_keys
-from fluss.row.arrow_arrays import BoolArray, bool_array, buffer_numbers, joined_batches, number_array, true_indexes
+from fluss.row.arrow_arrays import (
+    BoolArray,
+    bool_array,
+    buffer_numbers,
+    joined_batches,
+    number_array,
+    true_indexes,
+    without_rows,
+)
 from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket
 
@@ -26,6 +34,8 @@ from fluss.schema.table import TableBucket
 _BITS_PER_KEY: Final = 32
 _TABLE_BITS_MIN: Final = 10
 _TABLE_BITS_MAX: Final = 20
+# By so many numbers it is found out that they are in no order.
+_FIRST_NUMBERS: Final = 1024
 # An odd number with its bits spread: keys that differ in a few bits get other hashes.
 _MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 
@@ -63,6 +73,9 @@ class ChangedRows:
 
     def positions(self, numbers: Int64Array, *, is_ascending: bool) -> Int64Array:
         """Return in ascending order where keys are among ``numbers`` that have changed; for a ``number_key`` only."""
+        if not self._numbers:
+            # Nothing has changed.
+            return np.zeros(0, np.int64)
         (changed,) = self._numbers.values()
         return changed.find_in_ascending(numbers) if is_ascending else changed.find(numbers)
 
@@ -74,8 +87,8 @@ class ChangedRows:
             return
         name = self.number_key
         if name is not None:
-            for rows in batches:
-                yield _without(rows, self._numbers[name].find(key_numbers(rows.column(name))), columns)
+            find = self._numbers[name].find
+            yield from (_without(rows, find(key_numbers(rows.column(name))), columns) for rows in batches)
             return
         # Keys of one column are compared as they are, which is quicker than by their bytes.
         (name, position), *others = self._positions.items()
@@ -112,7 +125,8 @@ class _NumberSet:
     """A set of numbers. It is quick to say of most numbers that they are not in it."""
 
     def __init__(self, numbers: Int64Array) -> None:
-        self._sorted = np.unique(numbers)
+        # Of a key of several columns, one number may be there several times.
+        self._sorted = np.sort(numbers)
         wanted = (len(self._sorted) * _BITS_PER_KEY).bit_length()
         self._shift = np.uint64(64 - min(max(wanted, _TABLE_BITS_MIN), _TABLE_BITS_MAX))
         self._bits = np.zeros(1 << (64 - int(self._shift)), bool)
@@ -132,6 +146,9 @@ class _NumberSet:
 
     def find(self, numbers: Int64Array) -> Int64Array:
         """Return the positions of the numbers that are in the set."""
+        # Rows that have been written in the order of their keys are in files in this order.
+        if is_ascending(numbers):
+            return self.find_in_ascending(numbers)
         candidates = np.flatnonzero(self.may_have(numbers))
         found = numbers[candidates]
         places = np.minimum(np.searchsorted(self._sorted, found), len(self._sorted) - 1)
@@ -140,10 +157,20 @@ class _NumberSet:
 
     def find_in_ascending(self, numbers: Int64Array) -> Int64Array:
         """Return what ``find`` does for numbers of which each is larger than the one before."""
-        places = np.searchsorted(numbers, self._sorted)
-        places = places[: np.searchsorted(places, len(numbers))]
-        positions: Int64Array = places[numbers[places] == self._sorted[: len(places)]]
+        if not len(numbers):
+            return np.zeros(0, np.int64)
+        begin, end = np.searchsorted(self._sorted, numbers[0]), np.searchsorted(self._sorted, numbers[-1], "right")
+        wanted = self._sorted[begin:end]
+        places = np.searchsorted(numbers, wanted)
+        positions: Int64Array = places[numbers[places] == wanted]
         return positions
+
+
+def is_ascending(numbers: Int64Array) -> bool:
+    """Whether each number is larger than the one before."""
+    first = numbers[:_FIRST_NUMBERS]
+    # Numbers in no order are found out by the first few.
+    return all(bool((each[1:] > each[:-1]).all()) for each in (first, numbers))
 
 
 def chosen_columns(batch: pa.RecordBatch, columns: ScanColumns) -> pa.RecordBatch:
@@ -154,12 +181,7 @@ def chosen_columns(batch: pa.RecordBatch, columns: ScanColumns) -> pa.RecordBatc
 
 
 def _without(rows: pa.RecordBatch, gone: Int64Array, columns: ScanColumns) -> pa.RecordBatch:
-    chosen = chosen_columns(rows, columns)
-    if not len(gone):
-        return chosen
-    kept = np.ones(rows.num_rows, bool)
-    kept[gone] = False
-    return chosen.filter(bool_array(kept))
+    return without_rows(chosen_columns(rows, columns), gone)
 
 
 def key_numbers(column: pa.Array) -> Int64Array:
@@ -169,10 +191,14 @@ def key_numbers(column: pa.Array) -> Int64Array:
     return numbers
 
 
+def has_numbers(data_type: pa.DataType) -> bool:
+    """Whether values of a type have numbers that are the same exactly if the values are."""
+    return bool(pat.is_signed_integer(data_type) or pat.is_temporal(data_type))
+
+
 def _numbers(column: pa.Array) -> Int64Array | None:
     """Return values as numbers that are the same exactly if the values are; None if they are none."""
-    is_number = pat.is_signed_integer(column.type) or pat.is_temporal(column.type)
-    if not is_number or column.null_count:
+    if not has_numbers(column.type) or column.null_count:
         return None
     width = column.type.bit_width
     return buffer_numbers(column, f"<i{width // 8}").astype(np.int64, copy=False)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from fluss.buffers import Int64Array
-from fluss.client.scan.changed_rows import key_numbers
+from fluss.client.scan.changed_rows import is_ascending, key_numbers
 
 if TYPE_CHECKING:
     from fluss.lake.fluss_rows import LakeRows
@@ -41,7 +41,7 @@ class FileKeys:
     def of(cls, parts: Sequence[Int64Array]) -> FileKeys:
         """Join what has been read of a file."""
         numbers = np.concatenate([np.zeros(0, np.int64), *parts])
-        return cls(numbers, bool((numbers[1:] > numbers[:-1]).all()))
+        return cls(numbers, is_ascending(numbers))
 
 
 class KnownKeys:
@@ -55,11 +55,20 @@ class KnownKeys:
         # What is kept at the moment.
         self.byte_count = 0
 
+    def known(self, lake: LakeRows, files: Sequence[LakeFile], key_name: str) -> dict[str, FileKeys]:
+        """Return the keys of files by their paths, of those that are known.
+
+        Not of a file without positions, which it may have had before: deletes by key come to a file later.
+        """
+        with self._lock:
+            places = ((file.data.file_path, key_name) for file in files if lake.has_positions(file))
+            return {place[0]: self._keys[place] for place in places if place in self._keys}
+
     def of(self, lake: LakeRows, files: Sequence[LakeFile], key_name: str) -> dict[str, FileKeys]:
         """Return the keys of files by their paths, of those that are known or read for the second time.
 
-        None if they are too many to be kept together: each read would drop what the next one needs first. And none of a
-        file without positions, which it may have had before: deletes by key come to a file later.
+        None if they are too many to be kept together: each read would drop what the next one needs first. And none of
+        files without positions.
         """
         files = [file for file in files if lake.has_positions(file)]
         if sum(file.data.record_count for file in files) * _KEY_BYTES > self._bytes_max:

@@ -20,27 +20,23 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from fluss.buffers import Int64Array
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import filtered_rows
 from fluss.client.kernel.runtime import Runtime, is_blocking, run_blocking
-from fluss.client.scan.changed_rows import ChangedRows, chosen_columns
-from fluss.client.scan.changelog_fold import ChangelogFold
-from fluss.client.scan.fetch.pipeline import ScanPipeline
+from fluss.client.scan.changed_rows import chosen_columns
 from fluss.client.scan.known_keys import KNOWN_KEYS
 from fluss.client.scan.table_read import TableRead, TableReadOptions
+from fluss.client.scan.union_merge import UnionMerge
 from fluss.client.scan.union_plan import UnionPlan, has_lake, plan_union
 from fluss.schema.table import TableBucket, TableInfo
 
 if TYPE_CHECKING:
-    from fluss.lake.fluss_rows import LakeRows
     from fluss.lake.scans import LakeFile
 
 # Changes that are in memory at a time. A bucket that has more is read from Fluss, which has all its rows.
 _CHANGES_MAX: Final = 4_000_000
 # Up to so many rows are looked for in Fluss first, where a few are found without opening the lake.
 _FEW_ROWS: Final = 100_000
-_NOTHING: Final[Mapping[str, Int64Array]] = {}
 
 
 async def begin_read(
@@ -176,11 +172,10 @@ class UnionRead:
         files: Iterable[LakeFile],
         *,
         offset_stop: int | None = None,
-        left_out: Mapping[str, Int64Array] = _NOTHING,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows of files without those at some positions, and without columns that only a merge needs."""
+        """Yield rows of files without columns that only a merge needs."""
         lake = plan.lake.select([column.name for column in self._unfiltered.columns])
-        for batch in lake.batches(files, offset_stop=offset_stop, left_out=left_out):
+        for batch in lake.batches(files, offset_stop=offset_stop):
             yield filtered_rows(chosen_columns(batch, self._unfiltered), self._columns)
 
     # Fluss
@@ -200,68 +195,13 @@ class UnionRead:
 
     def _merged(self, plan: UnionPlan, tails: Mapping[TableBucket, tuple[int, int]]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of buckets that have changed since the snapshot."""
-        key_names = plan.info.physical_primary_keys
-        with_keys = self._unfiltered.with_columns(key_names)
-        fold = ChangelogFold(self._columns, with_keys, key_names, keeps_deletes=True)
-        pipeline = ScanPipeline(self._cluster, self._runtime, plan.info, with_keys)
-        with contextlib.closing(pipeline):
-            for run in pipeline.begin_bounded(tails).runs():
-                fold.add(run)
-        changed = {bucket: ChangedRows(fold, bucket, with_keys, key_names) for bucket in tails}
-        by_file: dict[str, ChangedRows] = {}
-        untouched: list[LakeFile] = []
-        touched: list[LakeFile] = []
-        for file in plan.files:
-            bucket = plan.bucket_of(file)
-            if bucket is not None and bucket in changed:
-                by_file[file.data.file_path] = changes = changed[bucket]
-                (touched if _may_have(plan.lake, file, changes, key_names) else untouched).append(file)
-        left_out = _changed_positions(plan.lake, touched, by_file)
-        yield from self._lake_rows(plan, untouched)
-        known = [file for file in touched if file.data.file_path in left_out]
-        yield from self._lake_rows(plan, known, left_out=left_out)
-        touched = [file for file in touched if file.data.file_path not in left_out]
-        # The files of all buckets are read at the same time, as others are.
-        batches = plan.lake.file_batches(touched)
-        for changes, batches_of_bucket in groupby(batches, lambda pair: by_file[pair[0].data.file_path]):
-            rows = (batch for _, batch in batches_of_bucket)
-            for batch in changes.unchanged(rows, self._unfiltered):
-                yield filtered_rows(batch, self._columns)
-        for bucket_rows in changed.values():
-            for batch in bucket_rows.rows(self._unfiltered):
-                yield filtered_rows(batch, self._columns)
+        is_early = self._options.row_limit is None
+        merge = UnionMerge(plan, tails, self._columns, KNOWN_KEYS, is_early=is_early)
+        yield from merge.batches(self._cluster, self._runtime)
 
 
 def _rows_of(read: TableRead, *, is_collected: bool) -> Iterable[pa.RecordBatch]:
     return run_blocking(read.all_rows()) if is_collected else read.batches()
-
-
-def _may_have(lake: LakeRows, file: LakeFile, changed: ChangedRows, key_names: Sequence[str]) -> bool:
-    """Whether a file may have rows that have changed, by the bounds of its key columns."""
-    for name in key_names:
-        keys, bounds = changed.number_range(name), lake.number_bounds(file, name)
-        if keys is not None and bounds is not None and (keys[1] < bounds[0] or bounds[1] < keys[0]):
-            return False
-    return True
-
-
-def _changed_positions(
-    lake: LakeRows, files: Sequence[LakeFile], by_file: Mapping[str, ChangedRows]
-) -> dict[str, Int64Array]:
-    """Return by path where rows are that have changed, of files whose keys are known.
-
-    With a condition the lake leaves out what it need not read, and with positions it cannot.
-    """
-    by_key: dict[str, list[LakeFile]] = {}
-    for file in files:
-        key_name = by_file[file.data.file_path].number_key
-        if key_name is not None and not lake.has_condition:
-            by_key.setdefault(key_name, []).append(file)
-    return {
-        path: by_file[path].positions(keys.numbers, is_ascending=keys.is_ascending)
-        for key_name, files_with_key in by_key.items()
-        for path, keys in KNOWN_KEYS.of(lake, files_with_key, key_name).items()
-    }
 
 
 def _part(row_count: int, total: int) -> float:

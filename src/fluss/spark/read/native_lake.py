@@ -2,7 +2,8 @@
 
     log table      files, and the source ``fluss`` for everything else
     primary key    files without the rows whose keys have changed since, by an anti join with the keys of the changes;
-                   and the source ``fluss`` for the rows that changed, and for files from which rows are deleted
+                   and the source ``fluss`` for the rows that changed, and for files from which rows are deleted;
+                   a few rows that changed are read on the driver, if there is nothing else for the source
 
 Everything is decided once, so that what Spark reads and what the source reads are one table. Where Spark cannot read
 the files as they are, or there is too little to gain, the source reads everything.
@@ -21,12 +22,13 @@ from pyspark.sql import types as spark
 from pyspark.sql.functions import broadcast, col, expr
 
 from fluss import FlussTable
-from fluss.client.bulk import LogRange, read_ranges
+from fluss.client.bulk import LogRange, last_rows, read_ranges
 from fluss.filter.lexer import quoted_name
 from fluss.schema.table import TableBucket, TableInfo
 from fluss.schema.table_options import LAKE_ENABLED
 from fluss.schema.types import ArrayType, DataType, MapType, RowType, TypeRoot
 from fluss.spark.connections import open_table
+from fluss.spark.conversion import ToSpark
 from fluss.spark.pushdown.hints import GIVEN_KEY
 from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.lake_part import lake_files, lake_snapshot, reads_only_lake, reads_union, union_snapshot
@@ -45,6 +47,15 @@ _CHANGES_MAX: Final = 2_000_000
 # So many changes are read on the driver, if their keys are of types that Spark has as they are.
 _FEW_CHANGES: Final = 200_000
 _SIMPLE_KEYS: Final = frozenset({TypeRoot.INTEGER, TypeRoot.BIGINT, TypeRoot.STRING})
+# What is read there of them may take so much memory.
+_FEW_BYTES_MAX: Final = 16 << 20
+_SIMPLE_TYPES: Final = _SIMPLE_KEYS | {
+    TypeRoot.BOOLEAN,
+    TypeRoot.DOUBLE,
+    TypeRoot.DECIMAL,
+    TypeRoot.DATE,
+    TypeRoot.TIMESTAMP,
+}
 # Spark reads local files without further libraries. Those of object stores may not be known to it.
 _SCHEMES: Final = frozenset({"", "file", "hdfs", "viewfs"})
 # Zero and minus zero are one key for a join of Spark, and two for Fluss.
@@ -89,16 +100,20 @@ def native_read(
     if not is_worth_it or any(urlsplit(file.data.file_path).scheme not in _SCHEMES for file in plain):
         return None
     rows = _file_rows(session, info, plain, [*dict.fromkeys([*columns, *info.primary_keys])], options.filter)
-    rest = replace(snapshot, lake=replace(snapshot.lake, is_rest=True))
+    few: DataFrame | None = None
     if change_count:
         fields = view_schema(info.schema, "changelog", info.primary_keys, is_case_sensitive=True)
         if change_count <= _FEW_CHANGES and _SIMPLE_KEYS.issuperset(_key_roots(info)):
-            changed = _few_keys(session, table, info, changes, fields, options)
+            is_all = len(plain) == sum(map(len, by_bucket.values())) and not snapshot.lake.in_fluss
+            changed, few = _few_changes(session, table, info, changes, fields, options, schema if is_all else None)
         else:
             keys = replace(snapshot, ranges=changes, lake=None)
             changed = _loaded(session, source, given, keys, fields, table=f"{info.table_path}$changelog")
         rows = rows.join(broadcast(changed), list(info.primary_keys), "left_anti")
     wanted = rows.select(*(col(quoted_name(field.name)).cast(field.dataType).alias(field.name) for field in schema))
+    if few is not None:
+        return wanted.unionByName(few)
+    rest = replace(snapshot, lake=replace(snapshot.lake, is_rest=True))
     return wanted.unionByName(_loaded(session, source, given, rest, schema))
 
 
@@ -122,21 +137,38 @@ def _key_roots(info: TableInfo) -> list[TypeRoot]:
     return [info.schema.column(name).data_type.root for name in info.primary_keys]
 
 
-def _few_keys(
+def _few_changes(
     session: SparkSession,
     table: FlussTable,
     info: TableInfo,
     changes: Mapping[TableBucket, tuple[int, int]],
     fields: spark.StructType,
     options: ReadOptions,
-) -> DataFrame:
-    """Return the keys that have changed, read here: a scan of the source costs more than a few of them."""
+    schema: spark.StructType | None,
+) -> tuple[DataFrame, DataFrame | None]:
+    """Return the keys that have changed, read here: a scan of the source costs more than a few of them.
+
+    With a ``schema`` the second are the rows of these keys that are there, unless they are too large, or of types that
+    only the source brings into the form of Spark.
+    """
     names = list(info.primary_keys)
     ranges = [LogRange(bucket, start, stop) for bucket, (start, stop) in changes.items()]
-    runs = read_ranges(table, ranges, columns=names, idle_timeout_s=options.poll_timeout_s)
-    schema = pa.schema([info.schema.to_arrow().field(name) for name in names])
-    keys = pa.Table.from_batches([run.batch for run in runs if run.batch is not None], schema)
-    return session.createDataFrame(keys.group_by(names).aggregate([]), fields)
+    if schema is None or not schema.names or options.filter is not None or not _is_simple(info, schema):
+        runs = read_ranges(table, ranges, columns=names, idle_timeout_s=options.poll_timeout_s)
+        key_schema = pa.schema([info.schema.to_arrow().field(name) for name in names])
+        keys = pa.Table.from_batches([run.batch for run in runs if run.batch is not None], key_schema)
+        return session.createDataFrame(keys.group_by(names).aggregate([]), fields), None
+    keys, rows = last_rows(table, ranges, schema.names, idle_timeout_s=options.poll_timeout_s)
+    changed = session.createDataFrame(keys.group_by(names).aggregate([]), fields)
+    if rows.nbytes > _FEW_BYTES_MAX:
+        return changed, None
+    converted = list(map(ToSpark(schema), rows.to_batches()))
+    return changed, session.createDataFrame(pa.Table.from_batches(converted), schema) if converted else None
+
+
+def _is_simple(info: TableInfo, schema: spark.StructType) -> bool:
+    names = info.schema.column_names
+    return all(name in names and info.schema.column(name).data_type.root in _SIMPLE_TYPES for name in schema.names)
 
 
 def _has_time(data_type: DataType) -> bool:
