@@ -68,6 +68,11 @@ class BatchColumns:
         data = pa.py_buffer(view)
         self._data = copied(view) if data.address % BUFFER_ALIGNMENT_BYTES else data
 
+    @property
+    def is_compressed(self) -> bool:
+        """Whether there is anything to decompress."""
+        return True in self._is_framed
+
     def column(self, index: int) -> pa.Array:
         """Return a column, decompressed anew by every call; damage is a CorruptRecordError."""
         (array,) = self.columns([index])

@@ -142,6 +142,8 @@ class BatchDecoder:
         self._log_format = log_format
         self._load_schema = load_schema
         self._readings: dict[tuple[int, bool, bool], _Reading] = {}
+        # Whether the last batch that was filtered was compressed.
+        self._is_compressed = False
 
     @property
     def is_filtered(self) -> bool:
@@ -160,6 +162,7 @@ class BatchDecoder:
         row_filter = self._columns.row_filter
         if is_arrow and row_filter is not None and batch.header.record_count:
             columns = BatchColumns(batch, reading.received_schema, trusted=not is_projected)
+            self._is_compressed = columns.is_compressed
             return _filtered(batch, reading, row_filter, columns.columns, batch.change_types)
         if is_arrow:
             change_types = batch.change_types
@@ -170,9 +173,12 @@ class BatchDecoder:
             return _filtered(batch, reading, row_filter, lambda indexes: map(payload.column, indexes), change_types)
         return _decoded(batch, reading, payload if reading.is_payload else _chosen(payload, reading), change_types)
 
-    def knows(self, batch: LogBatch, *, is_projected: bool, aligned: bool = True) -> bool:
-        """Whether batches of the same schema have been decoded before, so that no other is loaded for this one."""
-        return (batch.header.schema_id, is_projected, aligned) in self._readings
+    def is_worth_a_thread(self, batch: LogBatch, *, is_projected: bool, aligned: bool = True) -> bool:
+        """Whether another thread may decode a batch, and it takes long enough, by those that were decoded before.
+
+        Schemas are loaded by the thread that reads, and what is not compressed is decoded faster than it arrives.
+        """
+        return self._is_compressed and (batch.header.schema_id, is_projected, aligned) in self._readings
 
     def _arrow_payload(self, batch: LogBatch, reading: _Reading, *, trusted: bool) -> pa.RecordBatch:
         if reading.cut is not None and batch.header.record_count:

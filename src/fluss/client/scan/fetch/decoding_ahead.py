@@ -1,8 +1,8 @@
 """Batches decoded ahead of their turn: those that are buffered, by the processors that would be idle meanwhile.
 
-This is for scans with a filter, whose batches are read by one thread each: while the reader is at one batch, helpers
-are at those behind it. A reader whose batch is still under way takes the next one that nobody has begun, so that it
-waits only when there is nothing else to do.
+This is for scans with a filter, whose batches are decoded by one thread each, as far as they are compressed: while the
+reader is at one batch, helpers are at those behind it. A reader whose batch is still under way takes the next one that
+nobody has begun, so that it waits only when there is nothing else to do.
 
     buffer    chunk 1: [a b c]   chunk 2: [d e]   chunk 3: ...
     reader     a done, at b      c, d under way by helpers      e not begun
@@ -114,8 +114,9 @@ class DecodingAhead:
         header, subscription = batch.header, chunk.subscription
         if not header.record_count or header.size < _BATCH_BYTES_MIN or not subscription.is_wanted:
             return False
-        is_behind = subscription.offset_stop is not None and header.base_offset >= subscription.offset_stop
-        return not is_behind and self._decoder.knows(batch, is_projected=chunk.is_projected, aligned=self._aligned)
+        if subscription.offset_stop is not None and header.base_offset >= subscription.offset_stop:
+            return False
+        return self._decoder.is_worth_a_thread(batch, is_projected=chunk.is_projected, aligned=self._aligned)
 
     def _job(self, chunk: Chunk, batch: LogBatch) -> _Job:
         decode = partial(self._decoder.decode, batch, is_projected=chunk.is_projected, aligned=self._aligned)
