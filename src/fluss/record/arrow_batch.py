@@ -57,7 +57,7 @@ from fluss.row.arrow_arrays import empty_batch
 # Far more than a writer puts into a batch, far less than a few hostile bytes could ask for.
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 # Below this many bytes of columns the checks of trusted batches take longer than all checks, so all are made.
-_TRUSTED_BYTES_MIN = 512 * 1024
+TRUSTED_BYTES_MIN = 512 * 1024
 
 
 def encode_arrow_batch(
@@ -108,7 +108,7 @@ def decode_arrow_batch(
     *,
     bytes_max: int = DECOMPRESSED_BYTES_MAX,
     trusted: bool = False,
-    trusted_bytes_min: int = _TRUSTED_BYTES_MIN,
+    trusted_bytes_min: int = TRUSTED_BYTES_MIN,
 ) -> pa.RecordBatch:
     """Return the rows of an ARROW log batch; ``schema`` has the columns of the table, or those fetched of it.
 
@@ -120,6 +120,22 @@ def decode_arrow_batch(
         return empty_batch(schema)
     view = batch.arrow_message
     layout = column_layout(schema)
+    message = checked_message(batch, layout, view)
+    contents = examine_buffers(view, message, bytes_max)
+    check_quickly = trusted and contents.lengths.sum() >= trusted_bytes_min
+    try:
+        decoded = pa.ipc.read_record_batch(_readable(view, message, contents), schema)
+        decoded.validate(full=not check_quickly)
+    except (pa.ArrowException, OSError) as error:
+        raise damaged_message(batch, error) from error
+    if check_quickly:
+        for index, column in enumerate(decoded.columns):
+            check_memory(column, index, layout, message.nodes)
+    return decoded
+
+
+def checked_message(batch: LogBatch, layout: ColumnLayout, view: memoryview) -> RecordBatchMessage:
+    """Read the metadata of the message of a batch, ``view``, and check that it fits the batch and its schema."""
     message = parse_message(view)
     if message.length != batch.header.record_count:
         raise CorruptRecordError(
@@ -127,23 +143,14 @@ def decode_arrow_batch(
             f"its Arrow message has {message.length}"
         )
     layout.check(message)
-    contents = examine_buffers(view, message, bytes_max)
-    check_quickly = trusted and contents.lengths.sum() >= trusted_bytes_min
-    try:
-        decoded = pa.ipc.read_record_batch(_readable(view, message, contents), schema)
-        decoded.validate(full=not check_quickly)
-    except (pa.ArrowException, OSError) as error:
-        raise CorruptRecordError(
-            f"The Arrow message of the log batch at offset {batch.header.base_offset} is damaged: {error}"
-        ) from error
-    if check_quickly:
-        _check_memory(decoded, layout, message.nodes)
-    return decoded
+    return message
 
 
-def is_compressed(batch: LogBatch) -> bool:
-    """Whether the columns of an ARROW log batch are compressed."""
-    return batch.header.record_count > 0 and parse_message(batch.arrow_message).codec is not None
+def damaged_message(batch: LogBatch, reason: Exception | str) -> CorruptRecordError:
+    """Return what is raised when Arrow finds damage."""
+    return CorruptRecordError(
+        f"The Arrow message of the log batch at offset {batch.header.base_offset} is damaged: {reason}"
+    )
 
 
 def _readable(view: memoryview, message: RecordBatchMessage, contents: BufferContents) -> pa.Buffer:
@@ -165,18 +172,17 @@ def _readable(view: memoryview, message: RecordBatchMessage, contents: BufferCon
     return copied(view) if buffer.address % BUFFER_ALIGNMENT_BYTES else buffer
 
 
-def _check_memory(batch: pa.RecordBatch, layout: ColumnLayout, nodes: Int64Array) -> None:
-    """Check what a quick validation leaves open and kernels rely on: offsets and null counts."""
-    for index, node_buffers in enumerate(layout.node_buffers):
-        buffers = batch.column(index).buffers()
-        column_nodes = nodes[layout.node_starts[index] : layout.node_starts[index + 1]].tolist()
-        for (first, has_offsets), (length, null_count) in zip(node_buffers, column_nodes, strict=True):
-            if null_count and null_count != _count_nulls(buffers[first], length):
-                raise CorruptRecordError(f"Column {index} of an Arrow message has a wrong null count: {null_count}")
-            if has_offsets and length:
-                offsets = np.frombuffer(buffers[first + 1], "<i4", length + 1)
-                if (offsets[1:] < offsets[:-1]).any():
-                    raise CorruptRecordError(f"Column {index} of an Arrow message has offsets that go backwards")
+def check_memory(column: pa.Array, index: int, layout: ColumnLayout, nodes: Int64Array) -> None:
+    """Check what a quick validation of a column leaves open and kernels rely on: offsets and null counts."""
+    buffers = column.buffers()
+    column_nodes = nodes[layout.node_starts[index] : layout.node_starts[index + 1]].tolist()
+    for (first, has_offsets), (length, null_count) in zip(layout.node_buffers[index], column_nodes, strict=True):
+        if null_count and null_count != _count_nulls(buffers[first], length):
+            raise CorruptRecordError(f"Column {index} of an Arrow message has a wrong null count: {null_count}")
+        if has_offsets and length:
+            offsets = np.frombuffer(buffers[first + 1], "<i4", length + 1)
+            if (offsets[1:] < offsets[:-1]).any():
+                raise CorruptRecordError(f"Column {index} of an Arrow message has offsets that go backwards")
 
 
 def _count_nulls(validity: pa.Buffer, length: int) -> int:

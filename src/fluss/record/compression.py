@@ -258,6 +258,11 @@ def lz4_frame(data: memoryview) -> list[BytesLike]:
     return parts
 
 
+def shared_threads() -> ThreadPoolExecutor:
+    """Return the threads of this process that help with batches: as many as ``pyarrow.cpu_count()`` allows."""
+    return _thread_pool()
+
+
 _pool: tuple[int, ThreadPoolExecutor] | None = None
 
 

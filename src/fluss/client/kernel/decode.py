@@ -7,22 +7,22 @@ they were written instead. Column positions are the same in all schemas of a tab
 are only ever added at the end.
 
 Rows that a filter does not want are left out here, before anything else is done with them. The columns that only the
-filter needs are fetched, and left out as well. Behind a batch of which nothing was wanted, those of the filter are
-decompressed first, and the others only if a row is wanted: wanted rows often lie close together.
+filter needs are fetched, and left out as well. Of an Arrow batch the columns of the filter are decompressed first, and
+the others only if a row is wanted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.errors import CorruptRecordError
-from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, is_compressed, project_batch
+from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, project_batch
+from fluss.record.batch_columns import BatchColumns
 from fluss.record.log_batch import LogBatch, decode_row_body, read_batch, verify_crc
 from fluss.record.value_batch import decode_by_schema, decode_value_batch, split_values
 from fluss.row import compacted_columns, indexed
@@ -111,15 +111,6 @@ _Sources: TypeAlias = tuple[tuple[str, int | None, pa.DataType], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Skim:
-    """How the columns of a filter are read alone, from an Arrow batch as it was received."""
-
-    cut: ColumnProjection
-    schema: pa.Schema
-    sources: _Sources
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Reading:
     """How batches of one schema are read."""
 
@@ -129,18 +120,18 @@ class _Reading:
     sources: tuple[int | None, ...]
     output_types: tuple[DataType, ...]
     output_schema: pa.Schema
-    # Where the filter finds its columns in the payload.
-    filter_sources: _Sources
     # Whether the output is the payload as it is.
     is_payload: bool
     # Cuts unwanted columns out of a whole Arrow batch before anything is decoded.
     cut: ColumnProjection | None
-    # How the columns of the filter are read alone; None if there are no others.
-    skim: _Skim | None
+    # The columns of a batch as it was received, which of them the output has, and where the filter finds its own.
+    received_schema: pa.Schema
+    received_sources: tuple[int | None, ...]
+    filter_sources: _Sources
 
 
 class BatchDecoder:
-    """Decodes the batches of one table for one scan. Used by one thread at a time.
+    """Decodes the batches of one table for one scan; threads may decode several batches at the same time.
 
     ``load_schema`` returns the schema with an id other than the scan's own; it may block, and what it raises passes
     through. Damage is a CorruptRecordError.
@@ -151,8 +142,13 @@ class BatchDecoder:
         self._log_format = log_format
         self._load_schema = load_schema
         self._readings: dict[tuple[int, bool, bool], _Reading] = {}
-        # Whether the filter has kept nothing of the last batch.
-        self._was_empty = False
+        # Whether the last batch that was filtered was compressed.
+        self._is_compressed = False
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether a filter leaves rows of Arrow batches out, so that each batch is decoded by one thread."""
+        return self._log_format is LogFormat.ARROW and self._columns.row_filter is not None
 
     def decode(self, batch: LogBatch, *, is_projected: bool, aligned: bool = True) -> DecodedBatch:
         """Return the rows of a batch. ``is_projected`` says that the server has cut out the pushed-down columns.
@@ -163,42 +159,26 @@ class BatchDecoder:
         if not is_projected:
             verify_crc(batch)
         is_arrow = self._log_format is LogFormat.ARROW
-        if is_arrow and self._was_empty and self._is_ruled_out(batch, reading, trusted=not is_projected):
-            return _nothing_of(batch, reading)
+        row_filter = self._columns.row_filter
+        if is_arrow and row_filter is not None and batch.header.record_count:
+            columns = BatchColumns(batch, reading.received_schema, trusted=not is_projected)
+            self._is_compressed = columns.is_compressed
+            return _filtered(batch, reading, row_filter, columns.columns, batch.change_types)
         if is_arrow:
             change_types = batch.change_types
             payload = self._arrow_payload(batch, reading, trusted=not is_projected)
         else:
             payload, change_types = self._row_payload(batch, reading)
-        rows = payload if reading.is_payload else _chosen(payload, reading)
-        base_offset, offsets = batch.header.base_offset, None
-        if self._columns.row_filter is not None:
-            truth = self._columns.row_filter.truth(_filter_columns(payload, reading.filter_sources), payload.num_rows)
-            kept = true_indexes(truth)
-            self._was_empty = not len(kept)
-            if len(kept) < payload.num_rows:
-                rows, offsets = _picked(rows, truth, kept), kept + base_offset
-                change_types = None if change_types is None else change_types[kept]
-        return DecodedBatch(
-            base_offset=base_offset,
-            timestamp_ms=batch.header.commit_timestamp,
-            rows=rows,
-            data_types=reading.output_types,
-            # Copied: a view would keep everything that was received with this batch in memory.
-            change_types=None if change_types is None else change_types.copy(),
-            offsets=offsets,
-        )
+        if row_filter is not None:
+            return _filtered(batch, reading, row_filter, lambda indexes: map(payload.column, indexes), change_types)
+        return _decoded(batch, reading, payload if reading.is_payload else _chosen(payload, reading), change_types)
 
-    def _is_ruled_out(self, batch: LogBatch, reading: _Reading, *, trusted: bool) -> bool:
-        """Whether the filter keeps nothing of a batch, by the filter's columns alone, if that is less work."""
-        row_filter, skim = self._columns.row_filter, reading.skim
-        if row_filter is None or skim is None or not is_compressed(batch):
-            return False
-        cut = read_batch(b"".join(project_batch(batch, skim.cut, recompute_crc=False)))
-        payload = decode_arrow_batch(cut, skim.schema, trusted=trusted)
-        truth = row_filter.truth(_filter_columns(payload, skim.sources), payload.num_rows)
-        is_any: bool = truth.true_count > 0
-        return not is_any
+    def is_worth_a_thread(self, batch: LogBatch, *, is_projected: bool, aligned: bool = True) -> bool:
+        """Whether another thread may decode a batch, and it takes long enough, by those that were decoded before.
+
+        Schemas are loaded by the thread that reads, and what is not compressed is decoded faster than it arrives.
+        """
+        return self._is_compressed and (batch.header.schema_id, is_projected, aligned) in self._readings
 
     def _arrow_payload(self, batch: LogBatch, reading: _Reading, *, trusted: bool) -> pa.RecordBatch:
         if reading.cut is not None and batch.header.record_count:
@@ -256,10 +236,11 @@ class BatchDecoder:
             sources=sources,
             output_types=tuple(column.data_type for column in output),
             output_schema=output_schema,
-            filter_sources=_filter_sources(wanted, full),
             is_payload=sources == tuple(range(len(full))) and output_schema.equals(fields),
             cut=cut,
-            skim=_skim(wanted, received, received_schema) if self._log_format is LogFormat.ARROW else None,
+            received_schema=received_schema,
+            received_sources=_indexes(output, received),
+            filter_sources=_filter_sources(wanted, received),
         )
 
 
@@ -275,39 +256,66 @@ def _filter_sources(wanted: ScanColumns, found: Sequence[Column]) -> _Sources:
     return tuple(zip((column.name for column in columns), _indexes(columns, found), types, strict=True))
 
 
-def _skim(wanted: ScanColumns, received: Sequence[Column], schema: pa.Schema) -> _Skim | None:
-    """Return how the columns of the filter are read without the others, None if it would be no less work."""
-    positions = sorted(index for _, index, _ in _filter_sources(wanted, received) if index is not None)
-    if not positions or len(positions) == len(received):
-        return None
-    return _Skim(
-        ColumnProjection.of(schema, positions),
-        pa.schema([schema.field(position) for position in positions]),
-        _filter_sources(wanted, [received[position] for position in positions]),
-    )
-
-
-def _filter_columns(rows: pa.RecordBatch, sources: _Sources) -> dict[str, pa.Array]:
-    return {
-        name: pa.nulls(rows.num_rows, type_) if source is None else rows.column(source)
-        for name, source, type_ in sources
+def _filtered(
+    batch: LogBatch,
+    reading: _Reading,
+    row_filter: RowFilter,
+    columns: Callable[[Sequence[int]], Iterable[pa.Array]],
+    change_types: UInt8Array | None,
+) -> DecodedBatch:
+    """Return the rows of a batch that a filter keeps, given its columns as they were received."""
+    row_count = batch.header.record_count
+    sources = sorted({source for _, source, _ in reading.filter_sources if source is not None})
+    found = dict(zip(sources, columns(sources), strict=True))
+    asked = {
+        name: pa.nulls(row_count, type_) if source is None else found[source]
+        for name, source, type_ in reading.filter_sources
     }
+    truth = row_filter.truth(asked, row_count)
+    kept = true_indexes(truth)
+    if not len(kept):
+        rows = empty_batch(reading.output_schema)
+    else:
+        others = sorted({source for source in reading.received_sources if source is not None} - found.keys())
+        found.update(zip(others, columns(others), strict=True))
+        rows = _kept_rows(found, reading, truth, kept)
+    if len(kept) == row_count:
+        return _decoded(batch, reading, rows, change_types)
+    kept_types = None if change_types is None else change_types[kept]
+    return _decoded(batch, reading, rows, kept_types, kept + batch.header.base_offset)
 
 
-def _picked(rows: pa.RecordBatch, truth: pa.Array, kept: Int64Array) -> pa.RecordBatch:
-    """Return the rows that a filter keeps, given which and their numbers; never views of all rows."""
-    is_few = len(kept) <= rows.num_rows * _PICKED_SHARE_MAX
-    return rows.take(number_array(kept)) if is_few else rows.filter(truth)
+def _kept_rows(found: Mapping[int, pa.Array], reading: _Reading, truth: pa.Array, kept: Int64Array) -> pa.RecordBatch:
+    """Return the output columns of the rows that a filter keeps; never views of all rows, if these are some of them."""
+    is_all, is_few = len(kept) == len(truth), len(kept) <= len(truth) * _PICKED_SHARE_MAX
+    indexes = number_array(kept)
+    arrays = []
+    for source, field in zip(reading.received_sources, reading.output_schema, strict=True):
+        if source is None:
+            arrays.append(_null_column(len(kept), field))
+            continue
+        array = found[source]
+        if not is_all:
+            array = array.take(indexes) if is_few else array.filter(truth)
+        arrays.append(_fitted(array, field))
+    return pa.RecordBatch.from_arrays(arrays, schema=reading.output_schema)
 
 
-def _nothing_of(batch: LogBatch, reading: _Reading) -> DecodedBatch:
+def _decoded(
+    batch: LogBatch,
+    reading: _Reading,
+    rows: pa.RecordBatch,
+    change_types: UInt8Array | None,
+    offsets: Int64Array | None = None,
+) -> DecodedBatch:
     return DecodedBatch(
         base_offset=batch.header.base_offset,
         timestamp_ms=batch.header.commit_timestamp,
-        rows=empty_batch(reading.output_schema),
+        rows=rows,
         data_types=reading.output_types,
-        change_types=None if batch.header.is_append_only else np.empty(0, np.uint8),
-        offsets=np.empty(0, np.int64),
+        # Copied: a view would keep everything that was received with this batch in memory.
+        change_types=None if change_types is None else change_types.copy(),
+        offsets=offsets,
     )
 
 

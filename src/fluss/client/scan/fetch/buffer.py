@@ -354,6 +354,15 @@ class ScanBuffer:
         with self._condition:
             return self._chunks.popleft() if self._chunks else None
 
+    def behind(self, chunk: Chunk) -> Chunk | None:
+        """Return the chunk behind another one, which may have been taken already, and leave it where it is."""
+        with self._condition:
+            try:
+                place = self._chunks.index(chunk) + 1
+            except ValueError:
+                place = 0
+            return self._chunks[place] if place < len(self._chunks) else None
+
     def release(self, chunk: Chunk) -> None:
         with self._condition:
             has_made_room = self._release(chunk)

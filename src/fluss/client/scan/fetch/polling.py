@@ -19,6 +19,7 @@ import pyarrow as pa
 from fluss.client.kernel.decode import BatchDecoder, DecodedBatch, ValueDecoder
 from fluss.client.kernel.runtime import Runtime, is_blocking
 from fluss.client.scan.fetch.buffer import FROM_SNAPSHOT, Chunk, ScanBuffer, Subscription, Subscriptions
+from fluss.client.scan.fetch.decoding_ahead import DecodingAhead
 from fluss.client.scan.fetch.fetcher import Fetcher
 from fluss.client.scan.records import RecordRun
 from fluss.errors import CorruptRecordError, FlussError
@@ -187,6 +188,7 @@ class BufferReader:
     ) -> None:
         self._buffer = buffer
         self._decoder = decoder
+        self._ahead = DecodingAhead(buffer, decoder) if decoder.is_filtered else None
         self._value_decoder = value_decoder
         self._on_damage = on_damage
         # Rows of snapshots that a cancelled poll has read, each with the position behind them.
@@ -300,10 +302,16 @@ class BufferReader:
                 return False
             header = self._batch.header
             if header.record_count and header.base_offset + header.record_count > subscription.position:
-                self._decoded = self._decoder.decode(self._batch, is_projected=chunk.is_projected, aligned=aligned)
+                self._decoded = self._decode(chunk, self._batch, aligned)
                 return True
             subscription.position = max(subscription.position, header.offset_next)
             self._batch = None
+
+    def _decode(self, chunk: Chunk, batch: LogBatch, aligned: bool) -> DecodedBatch:
+        decoded = None if self._ahead is None else self._ahead.decoded(chunk, batch, aligned=aligned)
+        if decoded is None:
+            decoded = self._decoder.decode(batch, is_projected=chunk.is_projected, aligned=aligned)
+        return decoded
 
     def _cut(
         self,
