@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Final
 
@@ -15,6 +14,9 @@ def library_hint(name: str) -> str | None:
     """Return what to do before a library can be used; None if it can."""
     if find_spec(name) is None:
         return f"pip install {name}"
+    # Loaded by who asks for a data frame, and by no other command or program.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         installed = version(name)
     except PackageNotFoundError:

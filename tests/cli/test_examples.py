@@ -67,7 +67,11 @@ SOME_TRIPS = "fluss load trips.parquet trips"
 USERS = "fluss table create users -c 'id BIGINT' -c 'name STRING' -k id --buckets 1"
 PRICED = "fluss table create sales.orders -c 'id BIGINT' -c 'price DOUBLE' -k id --buckets 1"
 DAILY = "fluss table create sales.orders -c 'id BIGINT' -c 'day STRING' -c 'price DOUBLE' -k id,day --buckets 1"
-ASKED = [("Password: ", "alice-secret\n"), ("Repeat for confirmation: ", "alice-secret\n")]
+
+
+def _asked(whose: str) -> Sequence[tuple[str, str]]:
+    return [(f"Password of {whose}: ", "alice-secret\n"), ("Repeat for confirmation: ", "alice-secret\n")]
+
 
 SCENARIOS: dict[str, Sequence[Example]] = {
     "databases": [
@@ -268,9 +272,9 @@ SCENARIOS: dict[str, Sequence[Example]] = {
         Example("fluss acl revoke alice --database sales", "Revoked 1 right"),
     ],
     "users": [
-        Example("fluss user hash", r"SCRAM-SHA-256\$", types=ASKED),
+        Example("fluss user hash", r"SCRAM-SHA-256\$", types=_asked("the user")),
         Example("echo secret | fluss user hash alice", r"alice:SCRAM-SHA-256\$"),
-        Example("fluss user add alice --file users", "Added alice", types=ASKED),
+        Example("fluss user add alice --file users", "Added alice", types=_asked("alice")),
         Example("echo secret | fluss user add alice --file users", "alice"),
         Example("fluss user ls --file users", "alice"),
         Example("fluss user rm alice --file users", "Removed alice"),
