@@ -24,6 +24,7 @@ from fluss.protocol.scram import ScramServer
 from fluss.protocol.session import ClientSession, RequestReceived, ResponseReceived, ServerSession
 from fluss.protocol.stored_password import StoredPassword
 from fluss.record.arrow_batch import ColumnProjection, decode_arrow_batch, encode_arrow_batch, project_batch
+from fluss.record.batch_columns import BatchColumns
 from fluss.record.batch_heads import BatchHeads, heads_of
 from fluss.record.compression import ArrowCompression
 from fluss.record.kv_batch import KvBatch, encode_kv_batch
@@ -42,6 +43,7 @@ from fluss.record.log_batch import (
 from fluss.record.statistics import WantedColumn, collect_statistics, read_statistics
 from fluss.record.value_batch import decode_value, decode_value_batch, encode_value, encode_value_batch, split_values
 from fluss.row import compacted, indexed
+from fluss.row.arrow_arrays import empty_batch
 from fluss.row.compacted_columns import decode_keys, decode_rows, encode_keys, encode_rows
 from fluss.row.encoded import EncodedRows
 from fluss.row.slots import decode_aligned_row, encode_aligned_row
@@ -239,8 +241,12 @@ def _arrow_decoder(schema: pa.Schema, wanted: list[int]) -> Callable[[bytes], ob
     def decode(data: bytes) -> object:
         batch = read_batch(data, size_max=BYTES_MAX)
         projected = _projected(batch, projection, projected_schema)
+        by_column = [_by_column(batch, schema, trusted=trusted) for trusted in (False, True)]
         rows = decode_arrow_batch(batch, schema, bytes_max=BYTES_MAX)
         decode_arrow_batch(batch, schema, bytes_max=BYTES_MAX, trusted=True)
+        for columns in by_column:
+            assert columns is not None, "what can be read at once can be read column by column"
+            assert columns.serialize().equals(rows.serialize())
         # Serialising compares bit by bit: NaN, unlike in Arrow's equality, is what it is.
         assert projected is None or projected.serialize().equals(rows.select(wanted).serialize())
         # Every value is looked at, so that memory which is not there would be noticed.
@@ -248,6 +254,18 @@ def _arrow_decoder(schema: pa.Schema, wanted: list[int]) -> Callable[[bytes], ob
         return values, batch.change_types
 
     return decode
+
+
+def _by_column(batch: LogBatch, schema: pa.Schema, *, trusted: bool) -> pa.RecordBatch | None:
+    """Read the columns one by one, the last one first; None stands for a refusal."""
+    if not batch.header.record_count:
+        return empty_batch(schema)
+    try:
+        columns = BatchColumns(batch, schema, bytes_max=BYTES_MAX, trusted=trusted, trusted_bytes_min=0)
+        arrays = [columns.column(index) for index in reversed(range(len(schema)))]
+    except FlussError:
+        return None
+    return pa.RecordBatch.from_arrays(arrays[::-1], schema=schema)
 
 
 def _projected(batch: LogBatch, projection: ColumnProjection, schema: pa.Schema) -> pa.RecordBatch | None:
