@@ -32,7 +32,7 @@ from typing import Final, Literal, NamedTuple
 ROOT: Final = Path(__file__).parents[1]
 # The frame of benchmarks, which lets a run wait before each row. Earlier commits get it, too.
 _FRAME: Final = Path("benchmarks", "suites.py")
-_ROW: Final = re.compile(r"(?P<name>\S.{0,75}?) +(?P<value>[\d,]+\.\d{3}) (?P<unit>\S*) *(?P<remark>.*)")
+_ROW: Final = re.compile(r"(?P<name>\S.*?) +(?P<value>[\d,]+\.\d{3}) (?P<unit>\S*) *(?P<remark>.*)")
 _PROCESSOR_TIME: Final = re.compile(r"(?P<value>[\d,.]+) (?P<unit>s|ms|us) of processor time")
 _LESS_IS_BETTER: Final = frozenset({"s", "ms", "us", "ns", "MB", "KB", "bytes", "%"})
 _OTHERS: Final = re.compile(r"pyfluss|limit")

@@ -66,6 +66,8 @@ def test_lines_of_benchmarks_are_read() -> None:
     assert Row.parse(line) == Row("append, ours", "MB/s", 1234.5)
     line = f"{'one condition':<76} {12.5:>12,.3f} {'ms':<9} server: 1,200 ms of processor time"
     assert Row.parse(line) == Row("one condition, processor time", "ms", 1200)
+    name = "limit for scan: loopback transfer of the same 244 MB (NONE, durability=fsync)"
+    assert Row.parse(f"{name:<76} {6397.747:>12,.3f} MB/s ") == Row(name, "MB/s", 6397.747), "names may be longer"
     assert Row.parse("Python 3.11.7 on x86_64, 2 cores") is None
 
 
