@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -143,14 +143,16 @@ def find_in_stores(
     """
     groups: list[FoundGroup] = []
     reads: dict[int, _DatabaseRead] = {}
-    with ExitStack() as lent:
+    lent: list[StoreLookups] = []
+    try:
         for (store, pending), first, end in zip(stores, (0, *key_ends), key_ends, strict=False):
             if first == end:
                 continue
             own = keys if len(stores) == 1 else keys.some(slice(first, end))
             found, left = find_in_memtables(pending, own)
             if len(left):
-                lent.enter_context(store._database)
+                store._database.__enter__()
+                lent.append(store)
                 # In this order: what has left the memtables by now is in the place that is found.
                 in_store, left = find_in_memtables(store._memtables, own, left)
                 found += in_store
@@ -161,12 +163,15 @@ def find_in_stores(
                     if read is None:
                         read = reads[id(place.database)] = _DatabaseRead(place)
                     read.add(store, place, own, left, first)
-            groups += [(numbers + first, stored) for numbers, stored in found]
+            groups += [(numbers + first, stored) for numbers, stored in found] if first else found
         bytes_left = bytes_max - checked_bytes(groups, len(keys), bytes_max)
         for read in reads.values():
             found_there = read.found(bytes_left)
             groups += found_there
             bytes_left -= sum(stored.byte_count for _, stored in found_there)
+    finally:
+        for store in lent:
+            store._database.__exit__(None, None, None)
     return FoundRows(groups)
 
 
@@ -252,20 +257,21 @@ class _DatabaseRead:
         self._stores: list[tuple[StoreLookups, int]] = []
         self._numbers: list[Int64Array] = []
         self._keys: list[bytes] = []
+        self._value_bytes_max = 0
 
     def add(self, store: StoreLookups, place: Place, keys: HashedKeys, left: Int64Array, first: int) -> None:
         """Take the keys of a store that are left to be found; ``first`` is the number of its first key."""
         left = in_key_order(keys, left)
         self._stores.append((store, len(left)))
-        self._numbers.append(left + first)
+        self._numbers.append(left + first if first else left)
         self._keys += place.keys(keys.keys.some(left).to_list())
+        self._value_bytes_max = max(self._value_bytes_max, store._value_bytes_max)
 
     def found(self, bytes_max: int) -> list[FoundGroup]:
-        value_bytes_max = max(store._value_bytes_max for store, _ in self._stores)
         first_store = self._stores[0][0]
         try:
             values = get_from_database(
-                self._place.database, self._keys, bytes_max=bytes_max, value_bytes_max=value_bytes_max
+                self._place.database, self._keys, bytes_max=bytes_max, value_bytes_max=self._value_bytes_max
             )
         except FlussError:
             raise
@@ -275,4 +281,5 @@ class _DatabaseRead:
         for store, key_count in self._stores:
             store._filter.note_missed(values[first : first + key_count].count(None))
             first += key_count
-        return first_store._group_of(np.concatenate(self._numbers), values)
+        numbers = self._numbers[0] if len(self._numbers) == 1 else np.concatenate(self._numbers)
+        return first_store._group_of(numbers, values)
