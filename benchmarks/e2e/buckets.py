@@ -4,8 +4,9 @@ The first rows of a bucket open its log and its store, so they are measured by t
 server together says more than the clock on a machine that does other things as well.
 
 So many rows in so many buckets are small batches, and every batch has a cost of its own, wherever it goes. What
-the number of buckets alone costs is seen beside the same rows in as many batches in the few buckets. A long load has
-larger batches: while a server is busy, a client collects what it has for each bucket.
+the number of buckets alone costs is seen beside the same rows in as many batches in the few buckets, and the same keys
+in as many groups. A long load has larger batches: while a server is busy, a client collects what it has for each
+bucket; and whoever looks for many keys at once has many for each bucket.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ LOAD_ROWS = 1_000_000
 LOOKUPS = 20_000
 TARGET = 2.0
 SMALL_BATCHES = f"upserts in {MANY:,} batches"
+SMALL_LOOKUPS = f"lookups in {MANY:,} groups"
 
 
 def measure() -> Iterator[Line]:
@@ -37,15 +39,11 @@ def measure() -> Iterator[Line]:
         # A server that stops does not slow down the next one.
         with embedded.start(process=True) as server:
             measured[bucket_count] = asyncio.run(_measure(server, bucket_count))
-    small_batches = measured[FEW].pop(SMALL_BATCHES)
-    yield f"{SMALL_BATCHES} at {FEW} buckets, processor time", small_batches.us_each, "us each", ""
-    few_times = measured[MANY]["upserts"].processor_s / small_batches.processor_s
-    yield (
-        f"the same at {MANY:,} buckets, processor time",
-        measured[MANY]["upserts"].us_each,
-        "us each",
-        (f"{few_times:.1f} times that of as many batches in {FEW} buckets (target {TARGET:.0f})"),
-    )
+    for in_few, in_many in ((SMALL_BATCHES, "upserts"), (SMALL_LOOKUPS, "lookups")):
+        few, many = measured[FEW].pop(in_few), measured[MANY][in_many]
+        yield f"{in_few} at {FEW} buckets, processor time", few.us_each, "us each", ""
+        remark = f"{many.processor_s / few.processor_s:.1f} times that of {in_few} at {FEW} (target {TARGET:.0f})"
+        yield f"{in_many} at {MANY:,} buckets, as many, processor time", many.us_each, "us each", remark
     for what in measured[FEW]:
         few, many = measured[FEW][what], measured[MANY][what]
         remark = f"{many.processor_s / few.processor_s:.1f} times the processor time of {FEW}"
@@ -114,6 +112,15 @@ async def _measure(server: embedded.EmbeddedServer, bucket_count: int) -> dict[s
             found = await lookuper.lookup_many(keys)
             costs[what] = cost.end()
             assert len(found) == LOOKUPS
+        if bucket_count == FEW:
+            cost = _Cost(server, LOOKUPS)
+            for first in range(0, LOOKUPS, LOOKUPS * FEW // MANY):
+                await lookuper.lookup_many(keys.slice(first, LOOKUPS * FEW // MANY))
+            costs[SMALL_LOOKUPS] = cost.end()
+        cost = _Cost(server, LOAD_ROWS)
+        found = await lookuper.lookup_many(load.select(["id"]))
+        costs[f"lookups of {LOAD_ROWS:,} keys"] = cost.end()
+        assert len(found) == LOAD_ROWS
         ids = keys.column("id").to_pylist()
         await asyncio.gather(*(lookuper.lookup({"id": number}) for number in ids[:1000]))
         cost = _Cost(server, LOOKUPS)

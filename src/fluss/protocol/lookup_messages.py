@@ -120,10 +120,11 @@ def encode_values(values: Sequence[bytes | None]) -> bytes:
     return b"".join([_NO_VALUE if value is None else prefixes[len(value)] + value for value in values])
 
 
-def encode_value_columns(*parts: EncodedRows) -> memoryview:
+def encode_value_columns(*parts: EncodedRows) -> EncodedRows:
     """Do the same for many values at once: value ``i`` is row ``i`` of every part, one after the other.
 
-    A value without bytes stands for a key that was not found.
+    A value without bytes stands for a key that was not found. Row ``i`` of the result is what is sent for key ``i``;
+    the rows lie back to back.
     """
     lengths: Int64Array = np.sum([part.lengths for part in parts], axis=0)
     is_found = lengths > 0
@@ -131,7 +132,7 @@ def encode_value_columns(*parts: EncodedRows) -> memoryview:
     outer = _prefixes(_LIST_FIELD, inner_lengths + lengths)
     inner = _prefixes(_VALUE_FIELD, lengths[is_found])
     ends = np.cumsum(inner_lengths)
-    return byte_view(concat_rows(outer, EncodedRows(inner.data, ends - inner_lengths, ends), *parts).data)
+    return concat_rows(outer, EncodedRows(inner.data, ends - inner_lengths, ends), *parts)
 
 
 def encode_value_lists(lists: Sequence[Sequence[bytes]]) -> bytes:

@@ -56,7 +56,7 @@ def test_an_encoded_message_is_sent_only_where_its_type_belongs():
 def test_many_values_are_encoded_like_few(values):
     joined = [None if value is None or not b"".join(value) else b"".join(value) for value in values]
     parts = [EncodedRows.from_list([b"" if value is None else value[index] for value in values]) for index in (0, 1)]
-    assert bytes(lookup_messages.encode_value_columns(*parts)) == lookup_messages.encode_values(joined)
+    assert lookup_messages.encode_value_columns(*parts).data.tobytes() == lookup_messages.encode_values(joined)
 
 
 # Whether the runtime is asked to encode and decode a few, or none.

@@ -17,9 +17,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate, chain, pairwise
 from typing import Any, Final, TypeAlias
 
-from fluss.buffers import BytesLike
+import numpy as np
+
+from fluss.buffers import BytesLike, byte_view
 from fluss.errors import RETRIABLE_CODES, ErrorCode, FlussError, KvDamagedError
 from fluss.net.request_handler import Answer, RequestContext
 from fluss.protocol.codec import EncodedMessage
@@ -45,7 +48,7 @@ from fluss.server.tablet.buckets import HostedTable, NotOpenError, not_open, ope
 from fluss.server.tablet.disk_guard import DiskGuard
 from fluss.server.tablet.fetch_memory import no_memory
 from fluss.storage.kv.store import KvStore
-from fluss.storage.kv.store_lookups import get_in_stores
+from fluss.storage.kv.store_lookups import find_in_stores, get_in_stores
 
 # What a key is expected to find, and what a request takes of the memory at most before it knows better.
 _EXPECTED_BYTES_PER_KEY: Final = 1024
@@ -60,8 +63,9 @@ _TOLD_CODES: Final[dict[int, int]] = {
     ErrorCode.CLIENT_ERROR: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION: ErrorCode.KV_STORAGE_EXCEPTION,
 }
-# From so many keys on it is faster not to look at them one by one. What comes from RocksDB comes as objects anyway.
-_MANY_KEYS_MIN: Final = 64
+# From so many keys of a bucket on it is faster not to look at them one by one in a memtable. What comes from RocksDB
+# comes as objects anyway.
+_MANY_KEYS_MIN: Final = 32
 # What is looked up on the event loop: a few microseconds for each key, and values that are quickly copied.
 _KEYS_AT_ONCE_MAX: Final = 128
 _BYTES_AT_ONCE_MAX: Final = 256 * 1024
@@ -327,15 +331,45 @@ class KvLookup:
 
 
 def _look_up_all(reads: Sequence[BucketLookup], bytes_max: int) -> int:
-    """Look up the keys of some buckets, those of one database at once, and encode what there is. Runs in any thread."""
-    asked = [(read.store, read.keys) for read in reads if read.store is not None]
+    """Look up the keys of some buckets, as many as possible at once, and encode what there is. Runs in any thread."""
+    many: list[BucketLookup] = []
+    few: list[BucketLookup] = []
+    for read in reads:
+        if read.store is not None:
+            is_many = len(read.keys) >= _MANY_KEYS_MIN and read.store.has_memtable_rows
+            (many if is_many else few).append(read)
+    byte_count = _look_up_columns(many, bytes_max) if many else 0
+    return byte_count + _look_up_values(few, bytes_max - byte_count)
+
+
+def _look_up_columns(reads: Sequence[BucketLookup], bytes_max: int) -> int:
+    """Look up many keys of some buckets without an object for each value."""
+    stores = [(read.store, ()) for read in reads if read.store is not None]
+    key_ends = list(accumulate(len(read.keys) for read in reads))
+    keys = HashedKeys.from_list(list(chain.from_iterable(read.keys for read in reads)))
+    try:
+        found = find_in_stores(stores, keys, key_ends, bytes_max)
+    except FlussError:
+        # Each of them says by itself what is wrong.
+        return _read_all(_look_up, reads, bytes_max)
+    encoded = encode_value_columns(*found.by_key(len(keys)))
+    view = byte_view(encoded.data)
+    value_ends = [0, *encoded.ends[np.array(key_ends) - 1].tolist()]
+    for read, (start, end) in zip(reads, pairwise(value_ends), strict=True):
+        read.encoded = view[start:end]
+    return len(view)
+
+
+def _look_up_values(reads: Sequence[BucketLookup], bytes_max: int) -> int:
+    """Look up the keys of some buckets, which have stores, those of one database at once."""
     # A single one gains nothing.
     found: list[list[bytes | None] | None] = [None]
-    if len(asked) > 1:
-        found = get_in_stores(asked, few_keys_max=_MANY_KEYS_MIN, bytes_max=bytes_max)
+    if len(reads) > 1:
+        asked = [(read.store, read.keys) for read in reads if read.store is not None]
+        found = get_in_stores(asked, bytes_max=bytes_max)
     byte_count = 0
     left: list[BucketLookup] = []
-    for read, values in zip([read for read in reads if read.store is not None], found, strict=False):
+    for read, values in zip(reads, found, strict=False):
         if values is None:
             left.append(read)
         else:
@@ -346,9 +380,6 @@ def _look_up_all(reads: Sequence[BucketLookup], bytes_max: int) -> int:
 
 def _look_up(store: KvStore, read: BucketLookup, bytes_max: int) -> BytesLike:
     """Look up the keys of a bucket, and encode what there is. Runs in any thread."""
-    if len(read.keys) >= _MANY_KEYS_MIN and store.has_memtable_rows:
-        found = store.find(HashedKeys.from_list(read.keys), bytes_max=bytes_max)
-        return encode_value_columns(*found.by_key(len(read.keys)))
     return encode_values(store.get_many(read.keys, bytes_max=bytes_max))
 
 

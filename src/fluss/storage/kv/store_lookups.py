@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -51,26 +51,7 @@ class StoreLookups:
 
         ``pending`` has writes that are not in the store yet, newest first, as they were before this call.
         """
-        groups, left = find_in_memtables(pending, keys)
-        if not len(left):
-            return FoundRows(groups)
-        with self._database:
-            own, left = find_in_memtables(self._memtables, keys, left)
-            groups += own
-            byte_count = checked_bytes(groups, len(keys), bytes_max)
-            left = self._without_new_keys(keys, left)
-            if len(left):
-                left = in_key_order(keys, left)
-                place = self._database.place
-                values = get_from_database(
-                    place.database,
-                    place.keys(keys.keys.some(left).to_list()),
-                    bytes_max=bytes_max - byte_count,
-                    value_bytes_max=self._value_bytes_max,
-                )
-                groups += self._group_of(left, values)
-                self._filter.note_missed(values.count(None))
-        return FoundRows(groups)
+        return find_in_stores([(self, pending)], keys, [len(keys)], bytes_max)
 
     def find_cached(
         self, keys: HashedKeys, *, pending: Sequence[Memtable] = (), bytes_max: int = sys.maxsize
@@ -131,13 +112,6 @@ class StoreLookups:
                 values.append(value or None)
         return values
 
-    def lend_all_rows(self, lent: ExitStack) -> Place | None:
-        """Lend the place until a stack ends, if all rows are there and nothing else knows of keys; None if not."""
-        lent.enter_context(self._database)
-        if any(map(len, self._memtables)) or self._filter.is_complete:
-            return None
-        return self._database.place
-
     def _without_new_keys(self, keys: HashedKeys, numbers: Int64Array) -> Int64Array:
         """Leave out the keys that the database cannot have."""
         if self._is_database_empty:
@@ -167,41 +141,48 @@ def find_in_stores(
 
     The keys of the first store come first, and end where the first number says.
     """
-    if len(stores) == 1:
-        store, pending = stores[0]
-        return store.find(keys, pending=pending, bytes_max=bytes_max)
     groups: list[FoundGroup] = []
     reads: dict[int, _DatabaseRead] = {}
-    all_keys = keys.keys.to_list()
-    bytes_left = bytes_max
-    with ExitStack() as lent:
+    lent: list[StoreLookups] = []
+    try:
         for (store, pending), first, end in zip(stores, (0, *key_ends), key_ends, strict=False):
             if first == end:
                 continue
-            place = None if pending else store.lend_all_rows(lent)
-            if place is not None:
-                if not store._is_database_empty:
-                    read = reads.setdefault(id(place.database), _DatabaseRead(place))
-                    read.add(store, range(first, end), place.keys(all_keys[first:end]))
-                continue
-            found = store.find(keys.some(slice(first, end)), pending=pending, bytes_max=bytes_left)
-            groups += [(numbers + first, stored) for numbers, stored in found.groups]
-            bytes_left -= sum(stored.byte_count for _, stored in found.groups)
+            own = keys if len(stores) == 1 else keys.some(slice(first, end))
+            found, left = find_in_memtables(pending, own)
+            if len(left):
+                store._database.__enter__()
+                lent.append(store)
+                # In this order: what has left the memtables by now is in the place that is found.
+                in_store, left = find_in_memtables(store._memtables, own, left)
+                found += in_store
+                place = store._database.place
+                left = store._without_new_keys(own, left)
+                if len(left):
+                    read = reads.get(id(place.database))
+                    if read is None:
+                        read = reads[id(place.database)] = _DatabaseRead(place)
+                    read.add(store, place, own, left, first)
+            groups += [(numbers + first, stored) for numbers, stored in found] if first else found
+        bytes_left = bytes_max - checked_bytes(groups, len(keys), bytes_max)
         for read in reads.values():
             found_there = read.found(bytes_left)
             groups += found_there
             bytes_left -= sum(stored.byte_count for _, stored in found_there)
+    finally:
+        for store in lent:
+            store._database.__exit__(None, None, None)
     return FoundRows(groups)
 
 
 def get_in_stores(
-    stores: Sequence[tuple[StoreLookups, Sequence[bytes]]], *, few_keys_max: int, bytes_max: int
+    stores: Sequence[tuple[StoreLookups, Sequence[bytes]]], *, bytes_max: int
 ) -> list[list[bytes | None] | None]:
     """Return the values of keys in several stores, each as ``get_many`` would; None for those that are to be asked.
 
-    Those are stores that share no database, stores with rows in a memtable in which more than a few keys are looked up,
-    and stores with trouble: each of them then says by itself what is wrong. All others together have ``bytes_max``
-    bytes at most.
+    Those are stores that share no database, and stores with trouble: each of them then says by itself what is wrong.
+    All others together have ``bytes_max`` bytes at most. In memtables keys are looked for one by one, which is good
+    for a few.
     """
     found: list[list[bytes | None] | None] = [None] * len(stores)
     reads: dict[int, _SharedRead] = {}
@@ -216,7 +197,7 @@ def get_in_stores(
                 # In this order: what has left the memtables by now is in the place that is found.
                 memtables = [memtable for memtable in store._memtables if len(memtable)]
                 place = store._database.place
-                if place.shared is None or STATE_KEY in keys or (memtables and len(keys) > few_keys_max):
+                if place.shared is None or STATE_KEY in keys:
                     continue
                 newest: list[bytes | None] = [None] * len(keys)
                 if memtables:
@@ -274,21 +255,23 @@ class _DatabaseRead:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._stores: list[tuple[StoreLookups, int]] = []
-        self._numbers: list[range] = []
+        self._numbers: list[Int64Array] = []
         self._keys: list[bytes] = []
+        self._value_bytes_max = 0
 
-    def add(self, store: StoreLookups, numbers: range, keys: list[bytes]) -> None:
-        """Take the keys of a store, as they are in the database, and their numbers."""
-        self._stores.append((store, len(keys)))
-        self._numbers.append(numbers)
-        self._keys += keys
+    def add(self, store: StoreLookups, place: Place, keys: HashedKeys, left: Int64Array, first: int) -> None:
+        """Take the keys of a store that are left to be found; ``first`` is the number of its first key."""
+        left = in_key_order(keys, left)
+        self._stores.append((store, len(left)))
+        self._numbers.append(left + first if first else left)
+        self._keys += place.keys(keys.keys.some(left).to_list())
+        self._value_bytes_max = max(self._value_bytes_max, store._value_bytes_max)
 
     def found(self, bytes_max: int) -> list[FoundGroup]:
-        value_bytes_max = max(store._value_bytes_max for store, _ in self._stores)
         first_store = self._stores[0][0]
         try:
             values = get_from_database(
-                self._place.database, self._keys, bytes_max=bytes_max, value_bytes_max=value_bytes_max
+                self._place.database, self._keys, bytes_max=bytes_max, value_bytes_max=self._value_bytes_max
             )
         except FlussError:
             raise
@@ -298,4 +281,5 @@ class _DatabaseRead:
         for store, key_count in self._stores:
             store._filter.note_missed(values[first : first + key_count].count(None))
             first += key_count
-        return first_store._group_of(np.concatenate([np.arange(n.start, n.stop) for n in self._numbers]), values)
+        numbers = self._numbers[0] if len(self._numbers) == 1 else np.concatenate(self._numbers)
+        return first_store._group_of(numbers, values)

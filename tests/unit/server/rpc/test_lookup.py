@@ -212,6 +212,10 @@ async def test_more_than_an_answer_may_hold_is_refused_and_the_rest_is_answered(
         assert [answer.error_code for answer in answers] == [ErrorCode.RECORD_TOO_LARGE_EXCEPTION, 0]
         assert "fewer keys" in answers[0].error_message
         assert server.row(answers[1].values[0].values) == (1, "small")
+        # The same where the keys of both buckets are looked up at once.
+        answers = await server.lookup_answers({0: keys * 20, 1: [keys[1], keys[2]] * 20})
+        assert [answer.error_code for answer in answers] == [ErrorCode.RECORD_TOO_LARGE_EXCEPTION, 0]
+        assert [value.HasField("values") for value in answers[1].values] == [True, False] * 20
         assert len(await server.lookup((0,), (1,), (2,))) == 3
         (answer,) = await server.lookup_answers({0: keys[:1] * 1000})
         assert answer.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
