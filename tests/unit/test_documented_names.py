@@ -137,7 +137,7 @@ METHODS: dict[str, list[str]] = {
     "ColumnRef": [
         *("__init__(name)", "equal(value)", "not_equal(value)", "less_than(value)", "less_or_equal(value)"),
         *("greater_than(value)", "greater_or_equal(value)", "is_null()", "is_not_null()", "starts_with(prefix)"),
-        *("ends_with(suffix)", "contains(part)", "is_in(values)", "not_in(values)"),
+        *("ends_with(suffix)", "contains(infix)", "is_in(values)", "not_in(values)"),
     ],
     "Predicate": ["and_(other)", "or_(other)"],
 }

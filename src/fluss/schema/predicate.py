@@ -300,9 +300,9 @@ class ColumnRef:
         """The text ends like this."""
         return self._text_leaf(LeafFunction.ENDS_WITH, suffix)
 
-    def contains(self, part: str) -> Predicate:
+    def contains(self, infix: str) -> Predicate:
         """The text has this in it."""
-        return self._text_leaf(LeafFunction.CONTAINS, part)
+        return self._text_leaf(LeafFunction.CONTAINS, infix)
 
     def is_in(self, values: Sequence[object]) -> Predicate:
         """The value is one of these."""
