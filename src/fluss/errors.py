@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 from copy import copy
 from enum import IntEnum
+from operator import index
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -172,7 +173,7 @@ class FlussError(Exception):
     def __init__(self, message: str, error_code: int | None = None) -> None:
         if not isinstance(message, str):
             raise TypeError(f"message must be str, got {type(message).__name__}")
-        code = int(self.default_code if error_code is None else error_code)
+        code = index(self.default_code if error_code is None else error_code)
         # A plain FlussError("text") keeps the arguments it was given; errors with a code carry both.
         if error_code is None and code == ErrorCode.CLIENT_ERROR:
             super().__init__(message)

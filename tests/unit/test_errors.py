@@ -43,6 +43,9 @@ def test_a_servers_error_shows_its_code() -> None:
         error.error_code = 8  # type: ignore[misc]
     with pytest.raises(TypeError, match="message must be str"):
         FlussError(5)  # type: ignore[arg-type]
+    for code in ("7", 7.0):
+        with pytest.raises(TypeError, match="integer"):
+            FlussError("text", code)  # type: ignore[arg-type]  # the mistake is the point
 
 
 def test_codes_have_the_numbers_of_the_protocol() -> None:
