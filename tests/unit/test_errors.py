@@ -51,6 +51,7 @@ def test_a_servers_error_shows_its_code() -> None:
 def test_codes_have_the_numbers_of_the_protocol() -> None:
     assert sorted(ErrorCode) == list(range(-2, 74))
     assert ErrorCode.CLIENT_ERROR == -2
+    assert ErrorCode.SERVER_TAG_NOT_EXIST_EXCEPTION is ErrorCode.SEVER_TAG_NOT_EXIST_EXCEPTION
     assert ErrorCode.UNKNOWN_SERVER_ERROR == -1
     assert ErrorCode.DATABASE_NOT_EXIST == 4
     assert ErrorCode.PARTITION_NOT_EXISTS == 36
