@@ -188,6 +188,30 @@ def test_a_server_whose_directory_was_taken_over_takes_no_more_writes(
         assert ids(connection) == list(range(16))
 
 
+def test_segments_stay_on_the_disk_until_a_backup_names_their_copies(data_dir: Path, remote: Path) -> None:
+    def segments_on_disk() -> set[str]:
+        return {path.name for path in data_dir.glob("**/events-0/**/*.log")}
+
+    def copies(table: str) -> int:
+        return len(list(remote.glob(f"log/fluss/{table}-*/0/*/*.log")))
+
+    # A server that takes over finds the last backup, and removes copies that this does not name.
+    with serving(data_dir, {"remote.data.dir": str(remote), "backup.interval": "1h"}) as (_, connection):
+        create(connection)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 30)
+        eventually(lambda: copies("events") > 3)
+        # What is copied later is copied by a later round, which has looked after the first table, too.
+        other = fluss.TablePath("fluss", "other")
+        create(connection, other)
+        append(connection.get_table(other).new_append().create_writer(), 0, 30)
+        eventually(lambda: copies("other") > 3)
+        assert "00000000000000000000.log" in segments_on_disk()
+        assert ids(connection) == list(range(30))
+    with serving(data_dir, {"remote.data.dir": str(remote)}) as (_, connection):
+        eventually(lambda: "00000000000000000000.log" not in segments_on_disk())
+        assert ids(connection) == list(range(30))
+
+
 def shipped(remote: Path) -> dict[fluss.TableBucket, object]:
     point = newest_point(store_at(remote))
     return {} if point is None else get_chains(store_at(remote), point)  # type: ignore[return-value]

@@ -4,6 +4,9 @@ The metadata stop naming an object at some moment. Backups that were made before
 restored from one of them looks for it. So a task with objects to remove takes a mark when they are no longer named, and
 removes them when the mark is released: then every backup that is kept was begun after that moment.
 
+Files of this server that are in remote storage, too, stay until a backup names the copies: a server that is restored
+from an earlier one removes what that does not name, and here is the only other place.
+
 Without a backup everything is released at once.
 """
 
@@ -23,6 +26,7 @@ class RemovalGate:
         # Points that were begun, and the oldest that is kept; None without a backup.
         self._begun = 0
         self._oldest_kept: int | None = None
+        self._newest_made = 0
         # The highest mark that was taken.
         self._marked = 0
         # Raises if another server has taken the directory over. Blocking.
@@ -39,6 +43,10 @@ class RemovalGate:
     def is_released(self, mark: int) -> bool:
         """Tell whether objects with a mark may be removed."""
         return self._oldest_kept is None or mark <= self._oldest_kept
+
+    def is_named(self, mark: int) -> bool:
+        """Tell whether what was named when a mark was taken is named by a backup, too."""
+        return self._oldest_kept is None or mark <= self._newest_made
 
     def on_release(self, listener: Callable[[], None]) -> None:
         """Call a function whenever something may have been released."""
@@ -59,6 +67,10 @@ class RemovalGate:
         """Note that a point is about to be made, if there is something new, and return its number in this process."""
         self._begun += 1
         return self._begun
+
+    def point_made(self, number: int) -> None:
+        """Note that a point is in remote storage, and no other server took the directory over before that."""
+        self._newest_made = number
 
     def keep_from(self, number: int) -> None:
         """Note that no point before this one is kept any more."""

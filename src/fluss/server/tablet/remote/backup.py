@@ -531,6 +531,9 @@ class Backup:
         self._point_count += 1
         self._kept.add(point, objects, number)
         gate.keep_from(self._kept.oldest_number)
+        # A server that took over in the meantime may not have seen the point.
+        await self._in_thread(self._check_owner)
+        gate.point_made(number)
 
     def _put_point(self, point: BackupPoint) -> None:
         self._check_owner()

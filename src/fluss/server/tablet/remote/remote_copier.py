@@ -13,7 +13,8 @@ For one bucket, step by step; a crash may come between any two of them:
 | 6. the registry notes that there are no orphans         | local segments that could be gone                         |
 | 7. local segments are removed down to a number          | nothing: it is looked at each time                        |
 
-With a backup, what is removed in step 5 stays until no backup names it (``RemovalGate``), and step 6 waits for that.
+With a backup, what is removed in step 5 stays until no backup names it (``RemovalGate``), and step 6 waits for that;
+segments that are removed in step 7 stay until a backup names their copies.
 
 Orphans are found by comparing the directory with the manifest, before anything else is done for a bucket of which step
 1 was noted and step 6 was not. Tables and partitions that are dropped leave the directories of their remote logs in the
@@ -103,6 +104,8 @@ class RemoteCopier:
         # Objects and directories that no manifest names any more, but perhaps a backup, each with its mark.
         self._unnamed: dict[TableBucket, list[tuple[int, str]]] = {}
         self._dropped_marks: dict[tuple[str, str], int] = {}
+        # Where copies begin that no backup names yet, each with its mark.
+        self._unshipped: dict[TableBucket, list[tuple[int, int]]] = {}
         # Buckets with objects that never were named: left by earlier runs, or by attempts that failed. Those of earlier
         # runs may be removed when the mark is released.
         self._orphaned: set[TableBucket] = set()
@@ -296,7 +299,7 @@ class RemoteCopier:
             self._forget_later(bucket, gone)
         if not is_complete:
             self._orphaned.add(bucket)
-        await self._remove_local(hosted, entry.end_offset)
+        await self._remove_local(hosted, self._named_end(entry))
         return bucket not in self._orphaned and bucket not in self._unnamed
 
     def _forget_later(self, bucket: TableBucket, paths: Sequence[str]) -> None:
@@ -396,6 +399,8 @@ class RemoteCopier:
             raise RemoteStoppedError
         if group.is_dropped:
             raise RemoteStoppedError
+        if end_offset > entry.end_offset:
+            self._unshipped.setdefault(entry.bucket, []).append((self._logs.gate.mark(), entry.end_offset))
         self._logs.committed(committed, manifest)
         # From here on there are orphans until the objects that are not named any more are gone.
         self._logs.dirty.add(entry.bucket)
@@ -403,6 +408,19 @@ class RemoteCopier:
             self._forget_later(entry.bucket, (entry.manifest_path,))
             await self._remove_unnamed(store, entry.bucket)
         return committed
+
+    def _named_end(self, entry: RemoteLogEntry) -> int:
+        """Return up to where backups name the copies of a bucket."""
+        gate, unshipped = self._logs.gate, self._unshipped.get(entry.bucket, [])
+        while unshipped and gate.is_named(unshipped[0][0]):
+            del unshipped[0]
+        if not gate.is_named(self._mark_of_start):
+            # Of copies of an earlier run it is not known.
+            return 0
+        if unshipped:
+            return unshipped[0][1]
+        self._unshipped.pop(entry.bucket, None)
+        return entry.end_offset
 
     async def _remove_local(self, hosted: HostedBucket, offset_copied: int) -> None:
         log = hosted.tablet
@@ -427,6 +445,7 @@ class RemoteCopier:
             self._logs.forget(bucket)
             self._failures.pop(bucket, None)
             self._unnamed.pop(bucket, None)
+            self._unshipped.pop(bucket, None)
             self._orphaned.discard(bucket)
         self.remove_dropped()
 
