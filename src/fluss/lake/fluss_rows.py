@@ -7,17 +7,20 @@ positions are cut out. What is left, files with deletes by key and tables whose 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.types as pat
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, LessThan
 from pyiceberg.expressions.visitors import bind, extract_field_ids
@@ -30,13 +33,16 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import IntegerType, LongType
 
+from fluss.ahead import done, in_order, submitted
 from fluss.buffers import Int64Array
 from fluss.errors import ErrorCode, FlussError
 from fluss.lake.arrow_conversion import arrow_schema, lake_array
+from fluss.lake.dictionaries import dictionary_columns, is_string, with_dictionaries, without_dictionaries
 from fluss.lake.pruning import pruning_condition
 from fluss.lake.scans import LakeFile, LakeScan
 from fluss.lake.schema_mapping import OFFSET_COLUMN
 from fluss.options import without_passwords
+from fluss.record.compression import shared_threads
 from fluss.row.arrow_arrays import without_rows
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.schema import Schema
@@ -45,11 +51,21 @@ from fluss.schema.schema import Schema
 _BATCH_ROWS: Final = 131_072
 _BATCHES_AHEAD: Final = 8
 _FILES_AHEAD: Final = 2
+# Batches that have been read and are being finished.
+_FINISHED_AHEAD: Final = 3
 # How a file is read: by a dataset with a condition, by one without, or by itself.
 _PLAIN: Final = 0
 _UNFILTERED: Final = 1
 _OTHER: Final = 2
 _NOTHING: Final[Mapping[str, Int64Array]] = {}
+_NOWHERE: Final[Int64Array] = np.zeros(0, np.int64)
+# Finds rows that are left out among others, which are in the types of the Fluss table: positions in ascending order.
+RowFinder: TypeAlias = Callable[[pa.RecordBatch], Int64Array]
+Tagged: TypeAlias = tuple[LakeFile, pa.RecordBatch]
+
+
+def _no_finder(_: LakeFile) -> None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -148,10 +164,12 @@ class LakeRows:
         *,
         offset_stop: int | None = None,
         left_out: Mapping[str, Int64Array] = _NOTHING,
-    ) -> Generator[tuple[LakeFile, pa.RecordBatch], None, None]:
+        finder: Callable[[LakeFile], RowFinder | None] = _no_finder,
+    ) -> Generator[Tagged, None, None]:
         """Yield what ``batches`` does, with the file that the rows are in.
 
-        Positions ``left_out`` are asked for when rows of the file have come, and not before.
+        ``finder`` returns what finds more rows of a file that are left out, by their values; it is called by several
+        threads. Positions ``left_out`` and finders are asked for when rows of the file have come, and not before.
         """
         condition = self._condition
         if offset_stop is not None:
@@ -159,12 +177,10 @@ class LakeRows:
         files = list(files)
         if not files:
             return
-        reading = _Reading(self, condition, left_out)
+        reading = _Reading(self, condition, left_out, finder)
         with reading_lake(self._table):
-            for group in reading.grouped(files):
-                for file, batch in reading.read(group):
-                    if batch.num_rows:
-                        yield file, self._fluss_batch(batch)
+            for rows in in_order(reading.read(files), _FINISHED_AHEAD):
+                yield from rows
 
     def number_bounds(self, file: LakeFile, name: str) -> tuple[int, int] | None:
         """Return between which whole numbers the values of a column are in a file; None if that is not known."""
@@ -191,33 +207,56 @@ class LakeRows:
         """Whether a file is Parquet that can be read as it is, by the names of its columns."""
         return self.has_positions(file) and not file.position_deletes
 
-    def _fluss_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _fluss_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows in the types of the Fluss table, but for numbers of entries of dictionaries."""
         names = batch.schema.names
+        found = [batch.column(names.index(field.name)) if field.name in names else None for field in self._fields]
         columns = [
-            lake_array(batch.column(names.index(field.name)), field.type)
-            if field.name in names
-            else pa.nulls(batch.num_rows, field.type)
-            for field in self._fields
+            pa.nulls(batch.num_rows, field.type)
+            if column is None
+            else column
+            if pat.is_dictionary(column.type)
+            else lake_array(column, field.type)
+            for column, field in zip(found, self._fields, strict=True)
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._fields)
+        return pa.RecordBatch.from_arrays(columns, names=self._fields.names)
 
 
 class _Reading:
-    """One pass over files, with a condition under which rows may be left out, and positions that are left out."""
+    """One pass over files, with a condition under which rows may be left out, and rows that are left out.
 
-    def __init__(self, rows: LakeRows, condition: BooleanExpression, left_out: Mapping[str, Int64Array]) -> None:
+    Arrow's threads read and decode; what is done with a batch then is done by other threads, too, for several batches
+    at the same time.
+    """
+
+    def __init__(
+        self,
+        rows: LakeRows,
+        condition: BooleanExpression,
+        left_out: Mapping[str, Int64Array],
+        finder: Callable[[LakeFile], RowFinder | None],
+    ) -> None:
         self._rows = rows
         self._left_out = left_out
+        self._finder = finder
         self._condition = condition
         self._io: Any = rows._table.io
         self._schema = rows._lake_schema
-        self._format = ds.ParquetFileFormat(
-            default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True)
-        )
         # Positions by delete file, then by data file. Delete files belong to one bucket, and buckets come one by one.
         self._deletes: dict[str, dict[str, pa.ChunkedArray]] = {}
 
-    def grouped(self, files: Iterable[LakeFile]) -> Iterator[list[LakeFile]]:
+    def read(self, files: Iterable[LakeFile]) -> Iterator[Future[list[Tagged]]]:
+        """Yield the rows of files, of which some are still under way."""
+        for group in self._grouped(files):
+            if self._kind(group[0]) == _OTHER:
+                (file,) = group
+                find = self._finder(file)
+                for batch in self._rows._new_scan(self._condition, self._columns()).read_file(file):
+                    yield done(self._finished(file, batch, _NOWHERE, None, find))
+            else:
+                yield from self._read_parquet(group)
+
+    def _grouped(self, files: Iterable[LakeFile]) -> Iterator[list[LakeFile]]:
         """Put files that follow each other together if they can be read together."""
         for kind, group in groupby(files, self._kind):
             if kind == _OTHER:
@@ -228,56 +267,60 @@ class _Reading:
     def _kind(self, file: LakeFile) -> int:
         if not self._rows.has_positions(file):
             return _OTHER
-        if not self._loses_rows(file):
+        if not self._has_positions_lost(file):
             return _PLAIN
         # Positions count all rows of a file, so that nothing may be left out of it by a condition.
         return _PLAIN if self._condition == AlwaysTrue() else _UNFILTERED
 
-    def _loses_rows(self, file: LakeFile) -> bool:
+    def _has_positions_lost(self, file: LakeFile) -> bool:
         return bool(file.position_deletes) or file.data.file_path in self._left_out
 
-    def read(self, files: Sequence[LakeFile]) -> Iterator[tuple[LakeFile, pa.RecordBatch]]:
-        """Yield rows of a group of files, with the file that they are in."""
-        kind = self._kind(files[0])
-        if kind == _OTHER:
-            (file,) = files
-            for batch in self._rows._new_scan(self._condition, self._columns()).read_file(file):
-                yield file, batch
-            return
-        condition = self._arrow_condition()
-        if kind == _PLAIN:
-            yield from self._read_parquet(files, self._columns(), condition)
-            return
-        columns = [*dict.fromkeys([*self._columns(), *self._condition_columns()])]
-        for file, batch in self._read_parquet(files, columns, None):
-            yield file, batch.filter(condition)
-
-    def _read_parquet(
-        self, files: Sequence[LakeFile], columns: Sequence[str], condition: pc.Expression | None
-    ) -> Iterator[tuple[LakeFile, pa.RecordBatch]]:
-        """Yield the rows of Parquet files, without those that are deleted by position."""
+    def _read_parquet(self, files: Sequence[LakeFile]) -> Iterator[Future[list[Tagged]]]:
+        """Yield the rows of Parquet files that are of one kind."""
         paths = [self._path(file) for file in files]
         by_path = dict(zip(paths, files, strict=True))
-        scanner = self._dataset(files, paths).scanner(
+        columns, before, afterwards = self._columns(), self._arrow_condition(), None
+        if self._kind(files[0]) == _UNFILTERED:
+            columns = [*dict.fromkeys([*columns, *self._condition_columns()])]
+            before, afterwards = None, before
+        encoded = self._encoded_columns(files, paths, columns)
+        scanner = self._dataset(files, paths, encoded).scanner(
             columns=columns,
-            filter=condition,
+            filter=before,
             batch_size=_BATCH_ROWS,
             batch_readahead=_BATCHES_AHEAD,
             fragment_readahead=_FILES_AHEAD,
         )
         current, first = None, 0
-        deleted = np.zeros(0, np.int64)
+        deleted, find = _NOWHERE, None
         for tagged in scanner.scan_batches():
             file, batch = by_path[tagged.fragment.path], tagged.record_batch
-            if not self._loses_rows(file):
-                yield file, batch
-                continue
             if file is not current:
-                current, first, deleted = file, 0, self._deleted_positions(file)
+                current, first, find = file, 0, self._finder(file)
+                deleted = self._deleted_positions(file) if self._has_positions_lost(file) else _NOWHERE
             stop = first + batch.num_rows
             begin, end = np.searchsorted(deleted, [first, stop])
-            yield file, without_rows(batch, deleted[begin:end] - first)
+            work = partial(self._finished, file, batch, deleted[begin:end] - first, afterwards, find)
             first = stop
+            is_work = encoded or find is not None or begin < end
+            yield submitted(shared_threads(), work) if is_work else done(work())
+
+    def _finished(
+        self,
+        file: LakeFile,
+        batch: pa.RecordBatch,
+        gone: Int64Array,
+        condition: pc.Expression | None,
+        find: RowFinder | None,
+    ) -> list[Tagged]:
+        """Return rows of a file as the Fluss table has them, without those that are left out."""
+        batch = without_rows(batch, gone)
+        if condition is not None:
+            batch = batch.filter(condition)
+        rows = self._rows._fluss_columns(batch)
+        if find is not None:
+            rows = without_rows(rows, find(rows))
+        return [(file, part) for part in without_dictionaries(rows, self._rows._fields) if part.num_rows]
 
     def _columns(self) -> list[str]:
         # The rows have to be counted if none of the columns is there.
@@ -298,18 +341,42 @@ class _Reading:
         path: str = PyArrowFileIO.parse_location(file.data.file_path, self._io.properties)[2]
         return path
 
-    def _dataset(self, files: Sequence[LakeFile], paths: Sequence[str]) -> ds.FileSystemDataset:
-        scheme, netloc, _ = PyArrowFileIO.parse_location(files[0].data.file_path, self._io.properties)
+    def _file_system(self, file: LakeFile) -> Any:
+        scheme, netloc, _ = PyArrowFileIO.parse_location(file.data.file_path, self._io.properties)
+        return self._io.fs_by_scheme(scheme, netloc)
+
+    def _encoded_columns(self, files: Sequence[LakeFile], paths: Sequence[str], columns: Sequence[str]) -> list[str]:
+        """Return the columns that are read as numbers of entries of dictionaries.
+
+        A condition is for values. The largest file tells for all: if its dictionaries were large enough, so are others.
+        """
+        by_condition = self._condition_columns()
+        strings = [
+            name
+            for name in columns
+            if is_string(self._rows._arrow_schema.field(name).type) and name not in by_condition
+        ]
+        if not strings:
+            return []
+        largest = max(range(len(files)), key=lambda index: files[index].data.record_count)
+        encoded = dictionary_columns(paths[largest], self._file_system(files[largest]))
+        return [name for name in strings if name in encoded]
+
+    def _dataset(self, files: Sequence[LakeFile], paths: Sequence[str], encoded: Sequence[str]) -> ds.FileSystemDataset:
+        file_format = ds.ParquetFileFormat(
+            read_options=ds.ParquetReadOptions(dictionary_columns=encoded),
+            default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True),
+        )
         return ds.FileSystemDataset.from_paths(
             paths,
-            schema=self._rows._arrow_schema,
-            format=self._format,
-            filesystem=self._io.fs_by_scheme(scheme, netloc),
+            schema=with_dictionaries(self._rows._arrow_schema, encoded),
+            format=file_format,
+            filesystem=self._file_system(files[0]),
         )
 
     def _deleted_positions(self, file: LakeFile) -> Int64Array:
         """Return the positions of lost rows in ascending order. Each delete file is read once for its bucket."""
-        left_out = self._left_out.get(file.data.file_path, np.zeros(0, np.int64))
+        left_out = self._left_out.get(file.data.file_path, _NOWHERE)
         if not file.position_deletes:
             return left_out
         paths = {deletes.file_path for deletes in file.position_deletes}

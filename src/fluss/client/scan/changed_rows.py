@@ -79,28 +79,29 @@ class ChangedRows:
         (changed,) = self._numbers.values()
         return changed.find_in_ascending(numbers) if is_ascending else changed.find(numbers)
 
+    def find(self, rows: pa.RecordBatch) -> Int64Array:
+        """Return in ascending order which rows have changed, which have the key; for a ``number_key`` only."""
+        if not self._numbers:
+            # Nothing has changed.
+            return np.zeros(0, np.int64)
+        ((name, changed),) = self._numbers.items()
+        return changed.find(key_numbers(rows.column(name)))
+
     def unchanged(self, batches: Iterable[pa.RecordBatch], columns: ScanColumns) -> Iterator[pa.RecordBatch]:
         """Yield ``columns`` of the rows whose keys have not changed. Batches have the key columns, too."""
         changes = self._changes
         if changes is None or not changes.num_rows:
             yield from (chosen_columns(batch, columns) for batch in batches)
             return
-        name = self.number_key
-        if name is not None:
-            find = self._numbers[name].find
-            yield from (_without(rows, find(key_numbers(rows.column(name))), columns) for rows in batches)
+        if self.number_key is not None:
+            yield from (_without(rows, self.find(rows), columns) for rows in batches)
             return
-        # Keys of one column are compared as they are, which is quicker than by their bytes.
-        (name, position), *others = self._positions.items()
-        is_direct = not others and _is_comparable(changes.schema.field(position).type)
-        keys = changes[str(position) if is_direct else "key"].combine_chunks()
+        keys = changes["key"].combine_chunks()
         # A search begins with an index of all keys, so it is made for as many rows as there are keys.
         for rows in joined_batches(batches, len(keys)):
             candidates = self._candidates(rows)
             key_columns = rows.select(list(self._positions)).take(number_array(candidates))
-            found = (
-                key_columns.column(0) if is_direct else encoded_keys(key_columns, range(len(others) + 1), self._types)
-            )
+            found = encoded_keys(key_columns, range(len(self._positions)), self._types)
             yield _without(rows, candidates[true_indexes(pc.is_in(found, value_set=keys))], columns)
 
     def _candidates(self, rows: pa.RecordBatch) -> Int64Array:
@@ -202,8 +203,3 @@ def _numbers(column: pa.Array) -> Int64Array | None:
         return None
     width = column.type.bit_width
     return buffer_numbers(column, f"<i{width // 8}").astype(np.int64, copy=False)
-
-
-def _is_comparable(key_type: pa.DataType) -> bool:
-    """Whether values of a type are the same key exactly if they are equal. Zero is not the same as minus zero."""
-    return not pat.is_floating(key_type) and not pat.is_nested(key_type)

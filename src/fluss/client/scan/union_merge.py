@@ -112,7 +112,7 @@ class UnionMerge:
     def _early(self) -> Generator[_Tagged, None, None]:
         """Return the rows of files that can be read before it is known what has changed."""
         if self._has_keys:
-            return self._plan.lake.file_batches(self._files)
+            return self._rows_with_keys(self._files)
         files = [file for file in self._files if file.data.file_path in self._known]
         return self._rows_by_position(files, _Positions(self._known, self._told_positions))
 
@@ -131,7 +131,18 @@ class UnionMerge:
         yield from self._wanted(self._rows_by_position(found, positions))
         # The files of all buckets are read at the same time, as others are.
         others = [file for file in files if file.data.file_path in paths - positions.keys()]
-        yield from self._merged(self._plan.lake.file_batches(others))
+        yield from self._merged(self._rows_with_keys(others))
+
+    def _rows_with_keys(self, files: Sequence[LakeFile]) -> Generator[_Tagged, None, None]:
+        """Read files with their keys; if these have numbers, without rows that have changed."""
+        lake = self._plan.lake
+        return lake.file_batches(files) if self._number_key is None else lake.file_batches(files, finder=self._finder)
+
+    def _finder(self, file: LakeFile) -> Callable[[pa.RecordBatch], Int64Array] | None:
+        """Return what finds rows of a file that have changed, as soon as that is known."""
+        self._told.result()
+        changed = self._touching(file)
+        return None if changed is None else changed.find
 
     def _rows_by_position(
         self, files: Sequence[LakeFile], left_out: Mapping[str, Int64Array]
@@ -146,6 +157,9 @@ class UnionMerge:
 
     def _merged(self, rows: Iterable[_Tagged]) -> Iterator[pa.RecordBatch]:
         """Yield rows that have not changed of those of files that were read with their keys."""
+        if self._number_key is not None:
+            yield from self._wanted(rows)
+            return
         touching = {file.data.file_path: self._touching(file) for file in self._files}
         for changed, of_bucket in groupby(rows, lambda pair: touching[pair[0].data.file_path]):
             if changed is None:
