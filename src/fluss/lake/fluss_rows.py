@@ -49,7 +49,7 @@ from fluss.schema.schema import Schema
 
 # Rows of a batch, and how many batches and files are read ahead: this is what a read holds in memory.
 _BATCH_ROWS: Final = 131_072
-_BATCHES_AHEAD: Final = 8
+_BATCHES_AHEAD: Final = 5
 _FILES_AHEAD: Final = 2
 # Batches that have been read and are being finished.
 _FINISHED_AHEAD: Final = 3
@@ -150,13 +150,16 @@ class LakeRows:
         *,
         offset_stop: int | None = None,
         left_out: Mapping[str, Int64Array] = _NOTHING,
+        finder: Callable[[LakeFile], RowFinder | None] = _no_finder,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some of the files, in their order; with ``offset_stop`` only those before it in the log.
 
         Rows for which the predicate does not hold may be among them. Those at positions ``left_out``, by the path of a
-        file that ``has_positions``, are not; they are in ascending order.
+        file that ``has_positions``, are not; they are in ascending order. Nor are those that the ``finder`` of their
+        file finds by their values, which several threads may ask at the same time.
         """
-        return (batch for _, batch in self.file_batches(files, offset_stop=offset_stop, left_out=left_out))
+        tagged = self.file_batches(files, offset_stop=offset_stop, left_out=left_out, finder=finder)
+        return (batch for _, batch in tagged)
 
     def file_batches(
         self,
@@ -168,8 +171,7 @@ class LakeRows:
     ) -> Generator[Tagged, None, None]:
         """Yield what ``batches`` does, with the file that the rows are in.
 
-        ``finder`` returns what finds more rows of a file that are left out, by their values; it is called by several
-        threads. Positions ``left_out`` and finders are asked for when rows of the file have come, and not before.
+        Positions ``left_out`` and finders are asked for when rows of the file have come, and not before.
         """
         condition = self._condition
         if offset_stop is not None:
