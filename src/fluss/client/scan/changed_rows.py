@@ -17,17 +17,15 @@ import pyarrow.types as pat
 import fluss.arrow_compute as pc
 from fluss.buffers import Int64Array
 from fluss.client.kernel.decode import ScanColumns
-from fluss.client.scan.changelog_fold import ChangelogFold, change_types, encoded_keys
+from fluss.client.scan.changelog_fold import ChangelogFold, encoded_keys, without_deletes
 from fluss.row.arrow_arrays import (
     BoolArray,
-    bool_array,
     buffer_numbers,
     joined_batches,
     number_array,
     true_indexes,
     without_rows,
 )
-from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket
 
 # A table has so many bits for each key, as long as it fits into the caches of a processor.
@@ -117,9 +115,8 @@ class ChangedRows:
         changes = self._changes
         if changes is None:
             return
-        there = changes.filter(bool_array(change_types(changes) != ChangeType.Delete))
         schema = columns.arrow_schema
-        for batch in there.select(range(len(schema))).to_batches():
+        for batch in without_deletes(changes).select(range(len(schema))).to_batches():
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 

@@ -105,13 +105,13 @@ class _BucketFold:
         kept = is_end_of_key(rows)
         if not self._keeps_deletes:
             kept &= change_types(rows) != ChangeType.Delete
-        self.folded = rows.filter(bool_array(kept)).combine_chunks()
+        self.folded = _kept(rows, kept).combine_chunks()
 
     def rows(self) -> pa.Table:
         """Return what is left when deletions have been applied."""
         if not self._keeps_deletes:
             return self.folded
-        return self.folded.filter(bool_array(change_types(self.folded) != ChangeType.Delete))
+        return without_deletes(self.folded)
 
 
 def is_later_row(run: RecordRun) -> BoolArray | None:
@@ -159,6 +159,15 @@ def encoded_keys(batch: pa.RecordBatch, key_positions: Sequence[int], key_types:
             return column
     keys = compacted_columns.encode_keys([batch.column(position) for position in key_positions], key_types)
     return large_binary_array(keys.data, offsets_of(keys.lengths))
+
+
+def without_deletes(changes: pa.Table) -> pa.Table:
+    """Return those of ``keyed_changes`` that leave a row behind."""
+    return _kept(changes, change_types(changes) != ChangeType.Delete)
+
+
+def _kept(changes: pa.Table, kept: BoolArray) -> pa.Table:
+    return changes if kept.all() else changes.filter(bool_array(kept))
 
 
 def change_types(changes: pa.Table) -> UInt8Array:
