@@ -23,8 +23,6 @@ _LENGTH_BYTES: Final = 4
 _ROWS_MIN: Final = 65_536
 # Strings of a batch begin at 32-bit offsets.
 _STRING_BYTES_MAX: Final = (1 << 31) - 1
-
-
 # What is known of so many files is kept, then all is forgotten.
 _FILES_MAX: Final = 4096
 _known: dict[str, frozenset[str]] = {}
@@ -79,5 +77,4 @@ def _decoded(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _longest(entries: pa.Array) -> int:
-    offsets = buffer_numbers(entries, np.int32, extra=1)
-    return int(np.diff(offsets).max(initial=0))
+    return int(np.diff(buffer_numbers(entries, np.int32, extra=1)).max()) if len(entries) else 0

@@ -7,7 +7,7 @@ positions are cut out. What is left, files with deletes by key and tables whose 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from copy import copy
@@ -57,10 +57,10 @@ _FINISHED_AHEAD: Final = 3
 _PLAIN: Final = 0
 _UNFILTERED: Final = 1
 _OTHER: Final = 2
-_NOTHING: Final[Mapping[str, Int64Array]] = {}
 _NOWHERE: Final[Int64Array] = np.zeros(0, np.int64)
-# Finds rows that are left out among others, which are in the types of the Fluss table: positions in ascending order.
-RowFinder: TypeAlias = Callable[[pa.RecordBatch], Int64Array]
+# Says which of some rows of a file are left out. It gets the rows as the Fluss table has them, and the position of the
+# first of them in the file. Several threads ask it at the same time.
+RowFinder: TypeAlias = Callable[[pa.RecordBatch, int], Int64Array]
 Tagged: TypeAlias = tuple[LakeFile, pa.RecordBatch]
 
 
@@ -149,29 +149,25 @@ class LakeRows:
         files: Iterable[LakeFile],
         *,
         offset_stop: int | None = None,
-        left_out: Mapping[str, Int64Array] = _NOTHING,
         finder: Callable[[LakeFile], RowFinder | None] = _no_finder,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some of the files, in their order; with ``offset_stop`` only those before it in the log.
 
-        Rows for which the predicate does not hold may be among them. Those at positions ``left_out``, by the path of a
-        file that ``has_positions``, are not; they are in ascending order. Nor are those that the ``finder`` of their
-        file finds by their values, which several threads may ask at the same time.
+        Rows for which the predicate does not hold may be among them. Those are not that are found by what ``finder``
+        returns for their file; positions mean something if the file ``has_positions`` and there is no condition.
         """
-        tagged = self.file_batches(files, offset_stop=offset_stop, left_out=left_out, finder=finder)
-        return (batch for _, batch in tagged)
+        return (batch for _, batch in self.file_batches(files, offset_stop=offset_stop, finder=finder))
 
     def file_batches(
         self,
         files: Iterable[LakeFile],
         *,
         offset_stop: int | None = None,
-        left_out: Mapping[str, Int64Array] = _NOTHING,
         finder: Callable[[LakeFile], RowFinder | None] = _no_finder,
     ) -> Generator[Tagged, None, None]:
         """Yield what ``batches`` does, with the file that the rows are in.
 
-        Positions ``left_out`` and finders are asked for when rows of the file have come, and not before.
+        The ``finder`` is asked for a file when rows of it have come, and not before.
         """
         condition = self._condition
         if offset_stop is not None:
@@ -179,7 +175,7 @@ class LakeRows:
         files = list(files)
         if not files:
             return
-        reading = _Reading(self, condition, left_out, finder)
+        reading = _Reading(self, condition, finder)
         with reading_lake(self._table):
             for rows in in_order(reading.read(files), _FINISHED_AHEAD):
                 yield from rows
@@ -235,11 +231,9 @@ class _Reading:
         self,
         rows: LakeRows,
         condition: BooleanExpression,
-        left_out: Mapping[str, Int64Array],
         finder: Callable[[LakeFile], RowFinder | None],
     ) -> None:
         self._rows = rows
-        self._left_out = left_out
         self._finder = finder
         self._condition = condition
         self._io: Any = rows._table.io
@@ -254,7 +248,7 @@ class _Reading:
                 (file,) = group
                 find = self._finder(file)
                 for batch in self._rows._new_scan(self._condition, self._columns()).read_file(file):
-                    yield done(self._finished(file, batch, _NOWHERE, None, find))
+                    yield done(self._finished(file, batch, 0, _NOWHERE, None, find))
             else:
                 yield from self._read_parquet(group)
 
@@ -269,13 +263,10 @@ class _Reading:
     def _kind(self, file: LakeFile) -> int:
         if not self._rows.has_positions(file):
             return _OTHER
-        if not self._has_positions_lost(file):
+        if not file.position_deletes:
             return _PLAIN
         # Positions count all rows of a file, so that nothing may be left out of it by a condition.
         return _PLAIN if self._condition == AlwaysTrue() else _UNFILTERED
-
-    def _has_positions_lost(self, file: LakeFile) -> bool:
-        return bool(file.position_deletes) or file.data.file_path in self._left_out
 
     def _read_parquet(self, files: Sequence[LakeFile]) -> Iterator[Future[list[Tagged]]]:
         """Yield the rows of Parquet files that are of one kind."""
@@ -299,11 +290,10 @@ class _Reading:
             file, batch = by_path[tagged.fragment.path], tagged.record_batch
             if file is not current:
                 current, first, find = file, 0, self._finder(file)
-                deleted = self._deleted_positions(file) if self._has_positions_lost(file) else _NOWHERE
-            stop = first + batch.num_rows
-            begin, end = np.searchsorted(deleted, [first, stop])
-            work = partial(self._finished, file, batch, deleted[begin:end] - first, afterwards, find)
-            first = stop
+                deleted = self._deleted_positions(file) if file.position_deletes else _NOWHERE
+            begin, end = np.searchsorted(deleted, [first, first + batch.num_rows])
+            work = partial(self._finished, file, batch, first, deleted[begin:end] - first, afterwards, find)
+            first += batch.num_rows
             is_work = encoded or find is not None or begin < end
             yield submitted(shared_threads(), work) if is_work else done(work())
 
@@ -311,18 +301,19 @@ class _Reading:
         self,
         file: LakeFile,
         batch: pa.RecordBatch,
+        first: int,
         gone: Int64Array,
         condition: pc.Expression | None,
         find: RowFinder | None,
     ) -> list[Tagged]:
-        """Return rows of a file as the Fluss table has them, without those that are left out."""
-        batch = without_rows(batch, gone)
+        """Return rows of a file as the Fluss table has them, from ``first`` on, without those that are left out."""
         if condition is not None:
-            batch = batch.filter(condition)
+            batch, gone = without_rows(batch, gone).filter(condition), _NOWHERE
         rows = self._rows._fluss_columns(batch)
         if find is not None:
-            rows = without_rows(rows, find(rows))
-        return [(file, part) for part in without_dictionaries(rows, self._rows._fields) if part.num_rows]
+            gone = np.concatenate([gone, find(rows, first)])
+        kept = without_rows(rows, gone)
+        return [(file, part) for part in without_dictionaries(kept, self._rows._fields) if part.num_rows]
 
     def _columns(self) -> list[str]:
         # The rows have to be counted if none of the columns is there.
@@ -378,9 +369,6 @@ class _Reading:
 
     def _deleted_positions(self, file: LakeFile) -> Int64Array:
         """Return the positions of lost rows in ascending order. Each delete file is read once for its bucket."""
-        left_out = self._left_out.get(file.data.file_path, _NOWHERE)
-        if not file.position_deletes:
-            return left_out
         paths = {deletes.file_path for deletes in file.position_deletes}
         self._deletes = {path: found for path, found in self._deletes.items() if path in paths}
         for deletes in file.position_deletes:
@@ -388,7 +376,7 @@ class _Reading:
                 self._deletes[deletes.file_path] = _read_deletes(self._io, deletes)
         by_file = (found.get(file.data.file_path) for found in self._deletes.values())
         positions = [found.to_numpy() for found in by_file if found is not None]
-        return np.unique(np.concatenate([left_out, *positions]))
+        return np.unique(np.concatenate([_NOWHERE, *positions]))
 
 
 @contextmanager

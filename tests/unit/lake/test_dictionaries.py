@@ -20,7 +20,8 @@ from fluss.lake.arrow_conversion import lake_batch
 from fluss.lake.commits import commit_files
 from fluss.lake.data_files import DataFileWriter, FileLayout, positions_table, write_position_deletes
 from fluss.lake.dictionaries import dictionary_columns, without_dictionaries
-from fluss.lake.fluss_rows import LakeRows
+from fluss.lake.fluss_rows import LakeRows, RowFinder
+from fluss.lake.scans import LakeFile
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
 from fluss.schema.types import DataTypes
@@ -96,16 +97,21 @@ def test_rows_are_the_same_as_when_strings_are_read(
     fields = pa.schema([FIELDS.field("bits"), *others, FIELDS.field("id")])
     lake = LakeRows(table, table.current_snapshot().snapshot_id, SCHEMA, fields, predicate)
     files = lake.files()
-    left_out = {files[0].data.file_path: np.arange(0, files[0].data.record_count, 7)}
 
-    def of_thirteen(rows: pa.RecordBatch) -> np.ndarray:
+    def by_value(rows: pa.RecordBatch, _first: int) -> np.ndarray:
         return np.flatnonzero(np.asarray(rows["id"]) % 13 == 0)
+
+    def by_position(rows: pa.RecordBatch, first: int) -> np.ndarray:
+        return np.flatnonzero(np.arange(first, first + rows.num_rows) % 7 == 0)
+
+    def finder(file: LakeFile) -> RowFinder | None:
+        if file is files[0]:
+            return None
+        return by_value if file is files[-1] or condition is not None else by_position
 
     def read() -> list[tuple[str, list[dict[str, Any]]]]:
         found: dict[str, list[dict[str, Any]]] = {}
-        for file, batch in lake.file_batches(
-            files, left_out=left_out, finder=lambda file: of_thirteen if file is not files[-1] else None
-        ):
+        for file, batch in lake.file_batches(files, finder=finder):
             assert batch.schema.equals(fields)
             batch.validate(full=True)
             found.setdefault(file.data.file_path, []).extend(batch.to_pylist())
@@ -162,3 +168,10 @@ def test_strings_that_are_too_long_for_one_batch_come_in_several(monkeypatch: py
     assert found["s"].to_pylist() == encoded.to_pylist()
     assert found["n"].to_pylist() == list(range(7))
     assert [part.num_rows for part in without_dictionaries(rows.slice(0, 0), schema)] == [0]
+
+
+def test_a_dictionary_without_entries_is_one_of_nulls() -> None:
+    encoded = pa.DictionaryArray.from_arrays(pa.nulls(3, pa.int32()), pa.array([], pa.string()))
+    rows = pa.RecordBatch.from_arrays([encoded], names=["s"])
+    (found,) = without_dictionaries(rows, pa.schema([("s", pa.string())]))
+    assert found["s"].to_pylist() == [None, None, None]

@@ -84,7 +84,8 @@ def rows_with_changes(
     if changed.number_key is None:
         yield from changed.unchanged(lake.batches(files), wanted)
     else:
-        yield from (chosen_columns(rows, wanted) for rows in lake.batches(files, finder=lambda _: changed.find))
+        unchanged = lake.batches(files, finder=lambda _: lambda rows, _: changed.find(rows))
+        yield from (chosen_columns(rows, wanted) for rows in unchanged)
     yield from changed.rows(wanted)
 
 

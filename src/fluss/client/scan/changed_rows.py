@@ -7,7 +7,7 @@ numbers are looked up in a table of bits first, by a hash; only the few that are
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +69,7 @@ class ChangedRows:
         """The key column, if it is the only one and has numbers."""
         return next(iter(self._numbers)) if len(self._numbers) == len(self._positions) == 1 else None
 
-    def positions(self, numbers: Int64Array, *, is_ascending: bool) -> Int64Array:
+    def find_among(self, numbers: Int64Array, *, is_ascending: bool) -> Int64Array:
         """Return in ascending order where keys are among ``numbers`` that have changed; for a ``number_key`` only."""
         if not self._numbers:
             # Nothing has changed.
@@ -78,12 +78,12 @@ class ChangedRows:
         return changed.find_in_ascending(numbers) if is_ascending else changed.find(numbers)
 
     def find(self, rows: pa.RecordBatch) -> Int64Array:
-        """Return in ascending order which rows have changed, which have the key; for a ``number_key`` only."""
-        if not self._numbers:
-            # Nothing has changed.
-            return np.zeros(0, np.int64)
-        ((name, changed),) = self._numbers.items()
-        return changed.find(key_numbers(rows.column(name)))
+        """Return in ascending order which rows have changed, given with their key; for a ``number_key`` only."""
+        for name in self._numbers:
+            numbers = key_numbers(rows.column(name))
+            return self.find_among(numbers, is_ascending=is_ascending(numbers))
+        # Nothing has changed.
+        return np.zeros(0, np.int64)
 
     def unchanged(self, batches: Iterable[pa.RecordBatch], columns: ScanColumns) -> Iterator[pa.RecordBatch]:
         """Yield ``columns`` of the rows whose keys have not changed. Batches have the key columns, too.
@@ -135,19 +135,17 @@ class _NumberSet:
     def range(self) -> tuple[int, int]:
         return int(self._sorted[0]), int(self._sorted[-1])
 
-    def _hash(self, numbers: Int64Array) -> npt.NDArray[Any]:
-        return (numbers.view(np.uint64) * _MULTIPLIER) >> self._shift
+    def _hash(self, numbers: Int64Array) -> Int64Array:
+        hashes: npt.NDArray[np.uint64] = (numbers.view(np.uint64) * _MULTIPLIER) >> self._shift
+        return hashes.view(np.int64)
 
     def may_have(self, numbers: Int64Array) -> BoolArray:
         """Say of each number whether it may be in the set."""
-        found: BoolArray = self._bits[self._hash(numbers)]
+        found: BoolArray = self._bits.take(self._hash(numbers))
         return found
 
     def find(self, numbers: Int64Array) -> Int64Array:
         """Return the positions of the numbers that are in the set."""
-        # Rows that have been written in the order of their keys are in files in this order.
-        if is_ascending(numbers):
-            return self.find_in_ascending(numbers)
         candidates = np.flatnonzero(self.may_have(numbers))
         found = numbers[candidates]
         places = np.minimum(np.searchsorted(self._sorted, found), len(self._sorted) - 1)
