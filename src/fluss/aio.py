@@ -9,7 +9,8 @@
         records = await scanner.poll(1000)
 
 What differs is reading: ``poll``, ``poll_arrow``, ``poll_record_batch``, ``to_arrow`` and ``to_pandas`` are coroutines
-here, and block in ``fluss``. Subscribing is a plain call in both; it may ask the server once.
+here; in ``fluss`` they block, except where the call itself is awaited. Subscribing is a plain call in both; it may ask
+the server once.
 """
 
 # ruff: noqa: F403 - the plain values are the same everywhere

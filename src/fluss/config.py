@@ -41,6 +41,7 @@ class Config:
         120_000,
         "How long opening a TCP connection may take, in ms. Two minutes ride out a machine that is starting; 15000 is "
         "a good value where failing fast matters more. A port where no server listens refuses at once.",
+        aliases=("client.connect-timeout",),
     )
     request_timeout_ms = ConfigOption(
         "request-timeout",
@@ -61,21 +62,28 @@ class Config:
         TEXT,
         "PLAINTEXT",
         "PLAINTEXT, sasl to log in with name and password, ssl to speak TLS, or sasl_ssl for both.",
+        aliases=("client.security.protocol",),
     )
     security_sasl_mechanism = ConfigOption(
         "security.sasl.mechanism",
         TEXT,
         "PLAIN",
         "How to log in: PLAIN sends the password, SCRAM-SHA-256 proves to know it without sending it.",
+        aliases=("client.security.sasl.mechanism",),
     )
     security_sasl_username = ConfigOption(
-        "security.sasl.username", TEXT, "", "The name to log in with when security.protocol is sasl or sasl_ssl."
+        "security.sasl.username",
+        TEXT,
+        "",
+        "The name to log in with when security.protocol is sasl or sasl_ssl.",
+        aliases=("client.security.sasl.username",),
     )
     security_sasl_password = ConfigOption(
         "security.sasl.password",
         TEXT,
         "",
         "The password to log in with when security.protocol is sasl or sasl_ssl. It is never shown.",
+        aliases=("client.security.sasl.password",),
         secret=True,
     )
     security_ssl_ca = ConfigOption(

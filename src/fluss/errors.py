@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 from copy import copy
 from enum import IntEnum
+from operator import index
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -92,8 +93,10 @@ class ErrorCode(IntEnum):
     INVALID_ALTER_TABLE_EXCEPTION = 56
     DELETION_DISABLED_EXCEPTION = 57
     SERVER_NOT_EXIST_EXCEPTION = 58
-    SEVER_TAG_ALREADY_EXIST_EXCEPTION = 59  # The protocol spells it like this.
+    SEVER_TAG_ALREADY_EXIST_EXCEPTION = 59  # The protocol spells it like this, clients like the next.
+    SERVER_TAG_ALREADY_EXIST_EXCEPTION = 59
     SEVER_TAG_NOT_EXIST_EXCEPTION = 60
+    SERVER_TAG_NOT_EXIST_EXCEPTION = 60
     REBALANCE_FAILURE_EXCEPTION = 61
     NO_REBALANCE_IN_PROGRESS_EXCEPTION = 62
     INVALID_PRODUCER_ID_EXCEPTION = 63
@@ -172,7 +175,7 @@ class FlussError(Exception):
     def __init__(self, message: str, error_code: int | None = None) -> None:
         if not isinstance(message, str):
             raise TypeError(f"message must be str, got {type(message).__name__}")
-        code = int(self.default_code if error_code is None else error_code)
+        code = index(self.default_code if error_code is None else error_code)
         # A plain FlussError("text") keeps the arguments it was given; errors with a code carry both.
         if error_code is None and code == ErrorCode.CLIENT_ERROR:
             super().__init__(message)

@@ -20,6 +20,7 @@ RecordBatchLogScanner = LogScanner
 __all__ = [
     "EARLIEST_OFFSET",
     "LATEST_OFFSET",
+    "NO_COMMIT_TIMESTAMP",
     "AclBinding",
     "AclFilter",
     "AclOperation",

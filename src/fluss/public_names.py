@@ -5,7 +5,7 @@ from __future__ import annotations
 from fluss._version import __version__
 from fluss.client.consume.consumer_info import ConsumerBucket, ConsumerInfo
 from fluss.client.kernel.input_rows import GenericRow, InternalRow
-from fluss.client.scan.records import RecordBatch, ScanBatch, ScanRecord, ScanRecords
+from fluss.client.scan.records import NO_COMMIT_TIMESTAMP, RecordBatch, ScanBatch, ScanRecord, ScanRecords
 from fluss.config import Config
 from fluss.errors import ConsumerFencedError, ErrorCode, FlussError
 from fluss.schema.acl import AclBinding, AclFilter, AclOperation, AclResource, AclResourceType
@@ -29,6 +29,7 @@ from fluss.schema.types import DataField, DataType, DataTypes
 __all__ = [
     "EARLIEST_OFFSET",
     "LATEST_OFFSET",
+    "NO_COMMIT_TIMESTAMP",
     "AclBinding",
     "AclFilter",
     "AclOperation",

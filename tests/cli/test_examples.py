@@ -336,12 +336,12 @@ SCENARIOS: dict[str, Sequence[Example]] = {
     ],
     # Ports are free ones: those of the examples may be in use.
     "servers": [
-        Example("fluss serve", " ready on ", types=_until(" ready on ")),
+        Example("fluss serve", " ready on ", types=_until(" ready on "), instead={"serve": "serve --port 0"}),
         Example(
             "fluss serve --http                                          # with a page at http://127.0.0.1:9180",
             "page at http",
             types=_until("page at http"),
-            instead={"--http ": "--http 0 "},
+            instead={"--http ": "--http 0 --port 0 "},
         ),
         Example("fluss serve --data-dir ./data --port 9200 --detach", "A server runs on", instead={"9200": "0"}),
         Example("fluss status --data-dir ./data --format json", '"running"'),
@@ -349,7 +349,11 @@ SCENARIOS: dict[str, Sequence[Example]] = {
         Example(
             "fluss serve --config server.yaml -D log.segment.file-size=256mb", " ready on ", types=_until(" ready on ")
         ),
-        Example("fluss serve --detach                              # a server on this machine", "A server runs on"),
+        Example(
+            "fluss serve --detach                              # a server on this machine",
+            "A server runs on",
+            instead={"--detach": "--detach --port 0"},
+        ),
         Example("fluss status", "running"),
         Example("fluss stop", "Stopped"),
     ],
@@ -377,7 +381,7 @@ SCENARIOS: dict[str, Sequence[Example]] = {
             "fluss backup restore /mnt/archive --data-dir ./new-data",
             " ready on ",
             types=_until(" ready on "),
-            instead={"/mnt/archive": "archive"},
+            instead={"/mnt/archive": "archive", "./new-data": "./new-data --port 0"},
         ),
     ],
 }

@@ -45,6 +45,23 @@ def test_a_query_is_answered_in_every_form(fluss: FlussCommand, trips: str) -> N
     assert twice == [{"a": 1, "a:1": 2}]
 
 
+def test_what_there_is_is_shown_from_the_cluster(fluss: FlussCommand, trips: str) -> None:
+    database = trips.partition(".")[0]
+    assert {"table": trips} in fluss("sql", "SHOW TABLES", "-f", "json").rows
+    assert fluss("sql", f"SHOW TABLES FROM {database}", "-f", "json").rows == [{"table": "trips"}]
+    assert {"database": database, "table": "trips"} in fluss("sql", "SHOW ALL TABLES", "-f", "json").rows
+    for statement in ("SHOW DATABASES", "SHOW SCHEMAS"):
+        assert {"database": database} in fluss("sql", statement, "-f", "json").rows
+    assert "nowhere does not exist" in fluss.run("sql", "SHOW TABLES FROM nowhere").err
+    for statement in (f"DESCRIBE {trips}", f"SHOW {trips}"):
+        columns = fluss("sql", statement, "-f", "json").rows
+        assert [(column["column_name"], column["column_type"]) for column in columns] == [
+            ("id", "BIGINT"),
+            ("city", "VARCHAR"),
+            ("km", "DOUBLE"),
+        ]
+
+
 def test_moments_that_python_does_not_have_are_shown(fluss: FlussCommand) -> None:
     query = "SELECT 'infinity'::date AS d, DATE '0044-03-15 (BC)' AS b, TIMESTAMP '290000-01-01' AS t"
     assert fluss("sql", query, "--format", "json").rows[0].keys() == {"d", "b", "t"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -95,6 +96,59 @@ async def test_a_program_that_awaits_everything(server: embedded.EmbeddedServer)
             if len(seen) == 2:
                 break
         assert seen == [3, 4]
+
+
+async def test_reads_of_the_plain_module_are_awaited_as_well_as_called(server: embedded.EmbeddedServer) -> None:
+    path = fluss.TablePath("fluss", "both_ways")
+    async with await fluss.FlussConnection.create(server.config()) as connection:
+        await connection.get_admin().create_table(path, LOG_TABLE)
+        table: Any = await connection.get_table(path)
+        async with table.new_append().create_writer() as writer:
+            writer.append({"id": 1, "name": "x"})
+        records: Any = await table.new_scan().create_log_scanner()
+        batches: Any = await table.new_scan().create_record_batch_log_scanner()
+
+        def again() -> Any:
+            batches.subscribe(0, fluss.EARLIEST_OFFSET)
+            return batches
+
+        records.subscribe(0, fluss.EARLIEST_OFFSET)
+        assert [record.row["id"] for record in await records.poll(120_000)] == [1]
+        records.subscribe(0, fluss.EARLIEST_OFFSET)
+        assert [record.row["id"] for record in records.poll(120_000)] == [1]
+        assert [len(batch) for batch in await again().poll_record_batch(timeout_ms=120_000)] == [1]
+        assert [len(batch) for batch in again().poll_record_batch(timeout_ms=120_000)] == [1]
+        assert [len(batch) for batch in await again().poll_batches(120_000)] == [1]
+        assert (await again().poll_arrow(120_000)) == again().poll_arrow(120_000)
+        assert (await again().to_arrow()) == again().to_arrow() == await table.to_arrow() == table.to_arrow()
+        assert (await again().to_pandas()).equals(again().to_pandas())
+        assert (await table.to_pandas(["id"])).equals(table.new_scan().project([0]).to_pandas())
+        assert (await table.new_scan().limit(1).to_arrow()).num_rows == 1
+
+        # Mistakes are raised where the result is asked for, in both ways.
+        with pytest.raises(fluss.FlussError, match="batch-based scanner"):
+            await records.poll_arrow(0)
+        with pytest.raises(fluss.FlussError, match="batch-based scanner"):
+            records.poll_arrow(0)
+
+
+async def test_a_poll_that_is_awaited_leaves_the_loop_free(server: embedded.EmbeddedServer) -> None:
+    path = fluss.TablePath("fluss", "free_as_well")
+    async with await fluss.FlussConnection.create(server.config()) as connection:
+        await connection.get_admin().create_table(path, LOG_TABLE)
+        table = await connection.get_table(path)
+        scanner: Any = await table.new_scan().create_log_scanner()
+        scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+
+        async def write() -> None:
+            writer = table.new_append().create_writer()
+            writer.append({"id": 1, "name": "written while the poll waits"})
+            await writer.flush()
+
+        # If the poll blocked, nothing could be written before it is over.
+        writing = asyncio.create_task(write())
+        assert [record.row["id"] for record in await scanner.poll(120_000)] == [1]
+        await writing
 
 
 async def test_the_loop_is_free_while_a_poll_waits(server: embedded.EmbeddedServer) -> None:

@@ -290,7 +290,9 @@ def test_small_writes_make_short_chains_and_objects_go_when_no_point_needs_them(
         append(connection.get_table(EVENTS).new_append().create_writer(), 0, 150)
     (chain,) = shipped(remote).values()
     assert chain.end_offset == 150  # type: ignore[attr-defined]
-    assert len(chain.pieces) < 12, "pieces are joined"  # type: ignore[attr-defined]
+    # A piece that is not larger than what follows it is joined with it. So sizes fall by a write at least from piece to
+    # piece, whenever the rounds come, and 17 pieces would be 17 + 16 + ... + 1 = 153 writes.
+    assert len(chain.pieces) <= 16, "pieces are joined"  # type: ignore[attr-defined]
     assert len(list((remote / POINTS).iterdir())) == 3
     assert len(list((remote / "backup" / "tails").iterdir())) < 30
     shutil.rmtree(data_dir)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import fluss
-from fluss import EARLIEST_OFFSET, LATEST_OFFSET, FlussError, TablePath, col, embedded
+from fluss import EARLIEST_OFFSET, LATEST_OFFSET, NO_COMMIT_TIMESTAMP, FlussError, TableBucket, TablePath, col, embedded
 from fluss.client.kernel.runtime import wait_for
 from tests.integration.keyed_tables import ID_NAME, Tables
 
@@ -162,11 +162,29 @@ async def test_iteration_ends_when_the_user_wants(tables: Tables) -> None:
     more = await asyncio.to_thread(write_rows, table, [[10, "y"]])
     assert more is None
     assert [record.row["id"] for record in await scanner.poll_async(120_000)] == [10]
-    # The forms of both generations: awaited, although it has blocked.
+    # The forms of both generations.
     assert (await scanner.poll(10)).is_empty()
+    assert scanner.poll(10).is_empty()
 
 
 # Batches
+
+
+def test_batches_have_the_timestamps_of_their_records(tables: Tables) -> None:
+    table = tables.create_log()
+    write_batches(table, *(ids_and_names(number, 1) for number in range(4)))
+    records, batches = record_scanner(table.new_scan()), batch_scanner(table.new_scan())
+    for scanner in (records, batches):
+        scanner.subscribe(0, EARLIEST_OFFSET)
+    read = [(record.offset, record.timestamp) for record in poll_records(records, 4)]
+    found: list[tuple[int, int]] = []
+    while len(found) < 4:
+        found += [(batch.base_offset, batch.commit_timestamp) for batch in batches.poll_record_batch(120_000)]
+    assert found == read
+    bucket = TableBucket(table.get_table_info().table_id, 0)
+    limited = wait_for(table.new_scan().limit(3).create_bucket_batch_scanner(bucket).next_batch())
+    assert limited is not None
+    assert limited.commit_timestamp == NO_COMMIT_TIMESTAMP
 
 
 def test_a_batch_scanner_follows_a_growing_table(tables: Tables) -> None:

@@ -101,6 +101,11 @@ def test_secrets_are_never_shown() -> None:
 
 
 def test_older_names_mean_the_same() -> None:
+    login = {"protocol": "sasl", "sasl.mechanism": "PLAIN", "sasl.username": "ada", "sasl.password": "secret"}
+    older = Config({f"client.security.{key}": value for key, value in login.items()} | {"client.connect-timeout": 7})
+    assert (older.security_protocol, older.security_sasl_mechanism, older.connect_timeout_ms) == ("sasl", "PLAIN", 7)
+    assert (older.security_sasl_username, older.security_sasl_password) == ("ada", "secret")
+    assert "secret" not in repr(older)
     config = Config({"request.max.size": "5000000", "writer.batch.size": "4000"})
     assert (config.writer_request_max_size, config.request_max_size, config.writer_batch_size) == (
         5000000,

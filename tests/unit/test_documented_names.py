@@ -132,12 +132,12 @@ METHODS: dict[str, list[str]] = {
         *("decimal(precision, scale)", "char(length)", "binary(length)"),
         *("array(element_type)", "map(key_type, value_type)", "row(fields)"),
     ],
-    "DataType": ["not_null()"],
+    "DataType": ["not_null()", "to_string()"],
     "DataField": ["__init__(name, data_type, description=)"],
     "ColumnRef": [
         *("__init__(name)", "equal(value)", "not_equal(value)", "less_than(value)", "less_or_equal(value)"),
         *("greater_than(value)", "greater_or_equal(value)", "is_null()", "is_not_null()", "starts_with(prefix)"),
-        *("ends_with(suffix)", "contains(part)", "is_in(values)", "not_in(values)"),
+        *("ends_with(suffix)", "contains(infix)", "is_in(values)", "not_in(values)"),
     ],
     "Predicate": ["and_(other)", "or_(other)"],
 }
@@ -158,7 +158,7 @@ PROPERTIES: dict[str, list[str]] = {
     "FlussTable": ["table_path", "arrow_schema"],
     "BatchScanner": ["bucket"],
     "ScanRecord": ["offset", "timestamp", "change_type", "row", "bucket"],
-    "RecordBatch": ["batch", "bucket", "base_offset", "last_offset", "num_records"],
+    "RecordBatch": ["batch", "bucket", "base_offset", "last_offset", "num_records", "commit_timestamp"],
     "Schema": ["columns", "primary_key", "column_names", "primary_key_indexes"],
     "Column": ["name", "data_type", "comment"],
     "TableDescriptor": [
@@ -194,6 +194,7 @@ BUILDERS = {
 CONSTANTS = {
     "EARLIEST_OFFSET": -2,
     "LATEST_OFFSET": -1,
+    "NO_COMMIT_TIMESTAMP": -1,
     "OffsetType.EARLIEST": "earliest",
     "OffsetType.LATEST": "latest",
     "OffsetType.TIMESTAMP": "timestamp",

@@ -43,11 +43,15 @@ def test_a_servers_error_shows_its_code() -> None:
         error.error_code = 8  # type: ignore[misc]
     with pytest.raises(TypeError, match="message must be str"):
         FlussError(5)  # type: ignore[arg-type]
+    for code in ("7", 7.0):
+        with pytest.raises(TypeError, match="integer"):
+            FlussError("text", code)  # type: ignore[arg-type]  # the mistake is the point
 
 
 def test_codes_have_the_numbers_of_the_protocol() -> None:
     assert sorted(ErrorCode) == list(range(-2, 74))
     assert ErrorCode.CLIENT_ERROR == -2
+    assert ErrorCode.SERVER_TAG_NOT_EXIST_EXCEPTION is ErrorCode.SEVER_TAG_NOT_EXIST_EXCEPTION
     assert ErrorCode.UNKNOWN_SERVER_ERROR == -1
     assert ErrorCode.DATABASE_NOT_EXIST == 4
     assert ErrorCode.PARTITION_NOT_EXISTS == 36

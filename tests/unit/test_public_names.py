@@ -48,6 +48,7 @@ PUBLIC = {
     "InternalRow",
     "KvFormat",
     "LATEST_OFFSET",
+    "NO_COMMIT_TIMESTAMP",
     "LakeSnapshot",
     "LogFormat",
     "LogScanner",

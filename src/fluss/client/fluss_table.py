@@ -12,7 +12,7 @@ import pyarrow as pa
 from fluss.client.consume.consumer import Consumer, ConsumerOptions, IfLost, OnAssign, OnRevoke
 from fluss.client.consume.consumer_info import ConsumerInfo, consumer_infos, drop_consumer
 from fluss.client.kernel.cluster import Cluster
-from fluss.client.kernel.runtime import Runtime
+from fluss.client.kernel.runtime import Runtime, run_as_called
 from fluss.client.lookup.lookup_client import LookupClient
 from fluss.client.lookup.lookupers import TableLookup
 from fluss.client.scan.frames import duckdb_relation, lazy_polars_frame
@@ -177,7 +177,8 @@ class FlussTable(ServerMade):
         ``TableScan.to_arrow``, which also says what is consistent. ``progress`` shows how far the read is, if there is
         a terminal or a notebook.
         """
-        return self._scan(columns, filter, limit).to_arrow(partitions, progress=progress)
+        coroutine = self.to_arrow_async(columns, filter=filter, partitions=partitions, limit=limit, progress=progress)
+        return run_as_called(coroutine)
 
     async def to_arrow_async(
         self,
@@ -201,7 +202,8 @@ class FlussTable(ServerMade):
         progress: bool = False,
     ) -> pd.DataFrame:
         """Read as ``to_arrow`` does, and return a pandas DataFrame."""
-        return self._scan(columns, filter, limit).to_pandas(partitions, progress=progress)
+        coroutine = self.to_pandas_async(columns, filter=filter, partitions=partitions, limit=limit, progress=progress)
+        return run_as_called(coroutine)
 
     async def to_pandas_async(
         self,
@@ -225,7 +227,8 @@ class FlussTable(ServerMade):
         progress: bool = False,
     ) -> pl.DataFrame:
         """Read as ``to_arrow`` does, and return a polars DataFrame; ``scan_polars`` is the lazy way."""
-        return self._scan(columns, filter, limit).to_polars(partitions, progress=progress)
+        coroutine = self.to_polars_async(columns, filter=filter, partitions=partitions, limit=limit, progress=progress)
+        return run_as_called(coroutine)
 
     async def to_polars_async(
         self,

@@ -202,9 +202,12 @@ class CompoundPredicate(Predicate):
     def bind(self, schema: Schema) -> BoundCompound:
         return BoundCompound(self.function, tuple(child.bind(schema) for child in self.children))
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         symbol = " & " if self.function is CompoundFunction.AND else " | "
-        return symbol.join(f"({child!r})" for child in self.children)
+        return symbol.join(f"({child})" for child in self.children)
+
+    def __repr__(self) -> str:
+        return f"Compound({self})"
 
 
 # A condition as users give it. Expressions of other libraries have no types here that could be named.
@@ -297,9 +300,9 @@ class ColumnRef:
         """The text ends like this."""
         return self._text_leaf(LeafFunction.ENDS_WITH, suffix)
 
-    def contains(self, part: str) -> Predicate:
+    def contains(self, infix: str) -> Predicate:
         """The text has this in it."""
-        return self._text_leaf(LeafFunction.CONTAINS, part)
+        return self._text_leaf(LeafFunction.CONTAINS, infix)
 
     def is_in(self, values: Sequence[object]) -> Predicate:
         """The value is one of these."""
@@ -408,7 +411,7 @@ def literal(value: object) -> Literal:
         return value
     if isinstance(value, dt.time):
         return value.replace(tzinfo=None)
-    raise TypeError(f"a filter literal cannot be a {type(value).__name__}; supported are {_SUPPORTED}")
+    raise TypeError(f"Unsupported filter literal of type {type(value).__name__}; supported are {_SUPPORTED}")
 
 
 def _plain_scalar(value: np.generic) -> object:
@@ -430,7 +433,7 @@ def _int64(value: int) -> int:
 def _moment(value: dt.datetime) -> Moment:
     # A pandas Timestamp is a datetime with nanoseconds; its missing value is one that differs from itself.
     if value != value:
-        raise TypeError(f"a filter literal cannot be {value!r}; supported are {_SUPPORTED}")
+        raise TypeError(f"Unsupported filter literal {value!r}; supported are {_SUPPORTED}")
     nanosecond: int = getattr(value, "nanosecond", 0)
     plain = dt.datetime.combine(value.date(), value.time(), value.tzinfo).replace(fold=value.fold)
     has_zone = plain.utcoffset() is not None
@@ -454,15 +457,20 @@ class _MisfitError(Exception):
     """Why a literal cannot be compared with a column."""
 
 
+def _other_class(value: Literal, taken: str) -> _MisfitError:
+    name = "datetime" if isinstance(value, Moment) else type(value).__name__
+    return _MisfitError(f"{name} does not match, it takes {taken}")
+
+
 def _bind_boolean(value: Literal, data_type: DataType) -> bool:
     if not isinstance(value, bool):
-        raise _MisfitError("it takes True or False")
+        raise _other_class(value, "True or False")
     return value
 
 
 def _bind_integer(value: Literal, data_type: DataType) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _MisfitError("it takes int, without conversion")
+        raise _other_class(value, "int, without conversion")
     bits = _INTEGER_BITS[data_type.root]
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise _MisfitError(f"it holds {bits}-bit integers")
@@ -471,10 +479,10 @@ def _bind_integer(value: Literal, data_type: DataType) -> int:
 
 def _bind_double(value: Literal, data_type: DataType) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _MisfitError("it takes float, or int where that is exact")
+        raise _other_class(value, "float, or int where that is exact")
     # 64-bit ints are far inside the range of a double, so this conversion can only round.
     if float(value) != value and not (isinstance(value, float) and math.isnan(value)):
-        raise _MisfitError("no 64-bit float is exactly that number")
+        raise _MisfitError("it cannot be represented exactly as a 64-bit float")
     return float(value)
 
 
@@ -485,15 +493,15 @@ def _bind_float(value: Literal, data_type: DataType) -> float:
     try:
         single: float = _FLOAT32.unpack(_FLOAT32.pack(double))[0]
     except OverflowError:
-        raise _MisfitError("it is beyond the range of 32-bit floats") from None
+        raise _MisfitError("it cannot be represented exactly, being beyond the range of 32-bit floats") from None
     if single != double:
-        raise _MisfitError("no 32-bit float is exactly that number; use numpy.float32 to round it first")
+        raise _MisfitError("it cannot be represented exactly as a 32-bit float; use numpy.float32 to round it first")
     return single
 
 
 def _bind_text(value: Literal, data_type: DataType) -> str:
     if not isinstance(value, str):
-        raise _MisfitError("it takes str")
+        raise _other_class(value, "str")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -503,14 +511,14 @@ def _bind_text(value: Literal, data_type: DataType) -> str:
 
 def _bind_bytes(value: Literal, data_type: DataType) -> bytes:
     if not isinstance(value, bytes):
-        raise _MisfitError("it takes bytes")
+        raise _other_class(value, "bytes")
     return value
 
 
 def _bind_decimal(value: Literal, data_type: DataType) -> int:
     assert isinstance(data_type, DecimalType)
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        raise _MisfitError("it takes Decimal or int")
+        raise _other_class(value, "Decimal or int")
     sign, digits, exponent = Decimal(value).as_tuple()
     assert isinstance(exponent, int), "literals are finite"
     if not any(digits):
@@ -531,25 +539,25 @@ def _bind_decimal(value: Literal, data_type: DataType) -> int:
 
 def _bind_date(value: Literal, data_type: DataType) -> int:
     if not isinstance(value, dt.date):
-        raise _MisfitError("it takes datetime.date")
+        raise _other_class(value, "datetime.date")
     return value.toordinal() - _EPOCH_ORDINAL
 
 
 def _bind_time(value: Literal, data_type: DataType) -> int:
     if not isinstance(value, dt.time):
-        raise _MisfitError("it takes datetime.time")
+        raise _other_class(value, "datetime.time")
     return ((value.hour * 60 + value.minute) * 60 + value.second) * 1000 + value.microsecond // 1000
 
 
 def _bind_timestamp(value: Literal, data_type: DataType) -> tuple[int, int]:
     if not isinstance(value, Moment) or value.has_zone:
-        raise _MisfitError("it takes a datetime without a time zone")
+        raise _other_class(value, "a datetime without a time zone")
     return value.millis, value.nanos
 
 
 def _bind_timestamp_ltz(value: Literal, data_type: DataType) -> tuple[int, int]:
     if not isinstance(value, Moment) or not value.has_zone:
-        raise _MisfitError("it takes a datetime with a time zone")
+        raise _other_class(value, "a datetime with a time zone")
     return value.millis, value.nanos
 
 

@@ -129,9 +129,15 @@ class Schema:
             if name not in self._index_by_name:
                 raise FlussError(f"Auto increment column '{name}' not found in schema")
             if not self._primary_key:
-                raise FlussError(f"Auto increment column '{name}' needs a table with a primary key")
+                raise FlussError(
+                    f"Auto increment column '{name}' needs a table with a primary key; primary_keys=[...] makes it a "
+                    "primary-key table"
+                )
             if name in self._primary_key:
-                raise FlussError(f"Auto increment column '{name}' must not be part of the primary key")
+                raise FlussError(
+                    f"Auto increment column '{name}' must not be part of the primary key; what the server numbers can "
+                    "not be used as the primary key"
+                )
             data_type = self.column(name).data_type
             if data_type.root not in (TypeRoot.INTEGER, TypeRoot.BIGINT):
                 raise FlussError(f"Auto increment column '{name}' must be INT or BIGINT, not {data_type}")

@@ -76,6 +76,10 @@ class DataType:
         """Whether values contain other values: ARRAY, MAP and ROW."""
         return False
 
+    def to_string(self) -> str:
+        """Return the text form, such as ``array<int> NOT NULL``: the same as ``str``."""
+        return str(self)
+
     def __str__(self) -> str:
         return self.text if self.nullable else f"{self.text} NOT NULL"
 

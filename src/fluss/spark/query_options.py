@@ -343,13 +343,15 @@ class _GivenOptions:
     def connection(self) -> dict[str, str]:
         """Return the settings of the client, checked."""
         settings: dict[str, str] = {}
+        given: dict[str, str] = {}
         for key, text in self.texts.items():
             setting = client_key(key)
             if setting is None:
                 continue
             if setting in settings:
-                raise FlussError(f"'{setting}' and 'client.{setting}' are both given; keep one")
+                raise FlussError(f"'{given[setting]}' and '{key}' are both given; keep one")
             settings[setting] = text
+            given[setting] = key
         if _BOOTSTRAP_SERVERS not in settings:
             raise FlussError(f"Which cluster? Give the option '{_BOOTSTRAP_SERVERS}', such as 'localhost:9123'")
         Config(dict(settings)).validate()

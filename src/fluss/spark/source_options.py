@@ -50,7 +50,8 @@ _COLUMN: Final = re.compile(r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<plain>[^`,]*[
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _CLIENT_PREFIX: Final = "client."
-_CLIENT_KEYS: Final = frozenset(key for option in Config.options() for key in (option.key, *option.aliases))
+# The key of ``fluss.Config`` by every spelling of it.
+_CLIENT_KEYS: Final = {key: option.key for option in Config.options() for key in (option.key, *option.aliases)}
 
 
 # Kinds of values
@@ -559,7 +560,4 @@ def options_of(use: Use) -> tuple[SparkOption, ...]:
 def client_key(key: str) -> str | None:
     """Return the key of ``fluss.Config`` that an option stands for, if it is one of the client's."""
     key = key.lower()
-    if key in _CLIENT_KEYS:
-        return key
-    plain = key.removeprefix(_CLIENT_PREFIX)
-    return plain if plain in _CLIENT_KEYS else None
+    return _CLIENT_KEYS.get(key) or _CLIENT_KEYS.get(key.removeprefix(_CLIENT_PREFIX))

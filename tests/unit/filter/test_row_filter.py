@@ -442,7 +442,7 @@ def test_kept_rows_have_one_of_the_values_that_a_filter_leaves_to_choose_from(
     ],
 )
 def test_servers_are_told_what_they_can_use(text: str, expected: str) -> None:
-    assert repr(_parsed(text).predicate()) == expected
+    assert str(_parsed(text).predicate()) == expected
 
 
 def test_a_condition_that_is_nested_too_deeply_for_a_request_is_not_sent() -> None:

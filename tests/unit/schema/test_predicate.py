@@ -88,7 +88,8 @@ def test_chains_of_one_operator_are_one_compound() -> None:
     mixed = ((a | b) & (c | d)).bind(schema_for("int"))
     assert isinstance(mixed, BoundCompound)
     assert [child.function for child in mixed.children] == [CompoundFunction.OR, CompoundFunction.OR]
-    assert repr(a & (b | c)) == "(col('c') == 0) & ((col('c') == 1) | (col('c') == 2))"
+    assert str(a & (b | c)) == "(col('c') == 0) & ((col('c') == 1) | (col('c') == 2))"
+    assert repr(a & b) == "Compound((col('c') == 0) & (col('c') == 1))"
     assert pickle.loads(pickle.dumps(a & (b | c))) == a & (b | c)
 
 
@@ -212,6 +213,20 @@ def test_literals_that_no_value_of_the_column_can_equal_are_refused(value: objec
     with pytest.raises(FlussError, match=r"The filter literal .* does not fit column 'c' of type") as caught:
         bound(col("c") == value, type_text)
     assert caught.value.error_code == -2
+
+
+def test_refusals_say_whether_it_is_the_class_or_the_value() -> None:
+    for condition, type_text, message in [
+        (col("c") == "abc", "int", "str does not match, it takes int"),
+        (col("c") == dt.datetime(2026, 1, 1), "timestamp_ltz", "datetime does not match, it takes a datetime with a"),
+        (col("c") > 0.1, "float", "cannot be represented exactly"),
+        (col("c") > 2**53 + 1, "double", "cannot be represented exactly"),
+        (col("c") == Decimal("12.345"), "decimal(10,2)", "it has more than 2 digits after the point"),
+    ]:
+        with pytest.raises(FlussError, match=message):
+            bound(condition, type_text)
+    with pytest.raises(TypeError, match="Unsupported filter literal of type object"):
+        col("c").equal(object())
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,8 @@ REFUSED = [
         "Auto increment column 's' must be INT or",
     ),
     ({"schema": ARROW, "auto_increment_column": "n"}, "Auto increment column 'n' needs a table with a primary key"),
+    ({"schema": ARROW, "auto_increment_column": "n"}, "primary_keys=[...] makes it a primary-key table"),
+    ({"schema": ARROW, "primary_keys": ["id"], "auto_increment_column": "id"}, "can not be used as the primary key"),
 ]
 
 

@@ -218,6 +218,8 @@ def test_client_options_are_checked_at_once() -> None:
         read_options(BASE | {"request-timeout": "0"}, is_stream=False)
     with pytest.raises(FlussError, match=r"'request-timeout' and 'client\.request-timeout' are both given; keep one"):
         read_options(BASE | {"request-timeout": "1", "client.request-timeout": "1"}, is_stream=False)
+    with pytest.raises(FlussError, match=r"'writer\.batch-size' and 'writer\.batch\.size' are both given; keep one"):
+        read_options(BASE | {"writer.batch-size": "500000", "writer.batch.size": "600000"}, is_stream=False)
 
 
 def test_passwords_are_shown_nowhere() -> None:

@@ -60,7 +60,9 @@ def tables_of(tree: SyntaxTree) -> list[list[str]]:
         if isinstance(node, list):
             waiting += node
         elif isinstance(node, dict):
-            if node.get("type") == "BASE_TABLE":
+            # SHOW trips is DESCRIBE trips.
+            is_shown = node.get("type") == "SHOW_REF" and node["show_type"] == "SHOW"
+            if node.get("type") == "BASE_TABLE" or is_shown:
                 parts = (node.get("catalog_name"), node.get("schema_name"), node["table_name"])
                 found[tuple(part for part in parts if part)] = None
             if "cte_map" in node:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 import pyarrow as pa
 
 from fluss.cli.kernel.exits import CommandError, Exit
-from fluss.cli.kernel.session import DEFAULT_DATABASE, Session, full_name
+from fluss.cli.kernel.session import Session, full_name
 from fluss.cli.sql.key_queries import SyntaxTree, keys_of, query_in, syntax_tree, tables_of
+from fluss.cli.sql.show_statements import shown
 from fluss.errors import ErrorCode, FlussError
 from fluss.libraries import library_hint
 
@@ -114,6 +115,9 @@ class SqlEngine:
             self._register_scan(list(name), path)
         self._by_key.clear()
         tree = syntax_tree(self._duckdb, statement)
+        answer = None if tree is None else shown(tree, self._session)
+        if answer is not None:
+            return SqlAnswer(SqlRows(self, answer.to_reader()))
         names = tables_of(tree or query_in(self._duckdb, statement))
         way = ""
         for parts in names:
@@ -223,17 +227,6 @@ class SqlEngine:
 
     def close(self) -> None:
         self._duckdb.close()
-
-    # For the shell
-
-    def tables(self) -> list[str]:
-        """Return the names of all tables, those of the database ``fluss`` without it."""
-        admin = self._session.admin
-        names = []
-        for database in sorted(admin.list_databases()):
-            tables = sorted(admin.list_tables(database))
-            names += tables if database == DEFAULT_DATABASE else [f"{database}.{table}" for table in tables]
-        return names
 
 
 def _quoted(name: str) -> str:

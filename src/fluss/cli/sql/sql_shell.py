@@ -16,6 +16,7 @@ from fluss.amounts import format_count
 from fluss.cli.kernel.exits import CommandError, sentence_of
 from fluss.cli.kernel.output import FORMATS, Output
 from fluss.cli.kernel.session import Session, full_name
+from fluss.cli.sql.show_statements import table_names
 from fluss.cli.sql.sql_answers import show
 from fluss.cli.sql.sql_engine import SqlEngine
 from fluss.errors import FlussError
@@ -75,7 +76,7 @@ class SqlShell:
     def run(self) -> None:
         """Run statements and commands."""
         # The first question to the cluster: what is wrong with it is told before a prompt.
-        count = len(self._engine.tables())
+        count = len(self._tables())
         with _LineEditing(self._words):
             self._session.out.say(f"{format_count(count, 'table')}; \\d lists them, \\? shows all commands.")
             pending = ""
@@ -138,7 +139,7 @@ class SqlShell:
 
     def _describe(self, table: str) -> None:
         if not table:
-            self._session.out.rows(("table",), [(name,) for name in self._engine.tables()], empty="no tables yet")
+            self._session.out.rows(("table",), [(name,) for name in self._tables()], empty="no tables yet")
             return
         info = self._session.admin.get_table_info(full_name(table))
         rows = [
@@ -146,6 +147,9 @@ class SqlShell:
             for column in info.schema.columns
         ]
         self._session.out.rows(("column", "type", "key", "comment"), rows)
+
+    def _tables(self) -> list[str]:
+        return table_names(self._session.admin)
 
     def _databases(self, _: str) -> None:
         self._session.out.rows(("database",), [(name,) for name in sorted(self._session.admin.list_databases())])
@@ -167,7 +171,7 @@ class SqlShell:
     def _words(self) -> list[str]:
         words = [*_KEYWORDS, *(f"\\{name}" for name in self._commands)]
         with suppress(FlussError):
-            names = self._engine.tables()
+            names = self._tables()
             words += names
             for name in names[:20]:
                 words += self._session.admin.get_table_info(full_name(name)).schema.column_names

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from fluss.client.consume.group import NO_PARTITION, BucketKey
 from fluss.client.kernel.cluster import Cluster
-from fluss.client.kernel.runtime import Runtime, run_blocking
+from fluss.client.kernel.runtime import Runtime, run_as_called, run_blocking
 from fluss.client.kernel.table_calls import bucket_offsets, partition_infos
 from fluss.client.scan.fetch.fetcher import OffsetOutOfRangeError
 from fluss.client.scan.log_scanner import LogScanner
@@ -149,11 +149,12 @@ class Consumer(ServerMade):
     # Records
 
     def poll(self, timeout_ms: int) -> ScanRecords:
-        """Return records as soon as there are any, or none after ``timeout_ms``. Blocks the calling thread.
+        """Return records as soon as there are any, or none after ``timeout_ms``. Blocks the calling thread, unless it
+        is awaited.
 
         Calling it says that the program is done with what earlier polls have returned.
         """
-        return run_blocking(self.poll_async(timeout_ms))
+        return run_as_called(self.poll_async(timeout_ms))
 
     async def poll_async(self, timeout_ms: int) -> ScanRecords:
         """Like ``poll``, without blocking the event loop."""
@@ -161,7 +162,7 @@ class Consumer(ServerMade):
 
     def poll_record_batch(self, timeout_ms: int) -> RecordBatches:
         """Return Arrow batches with their buckets and offsets; otherwise like ``poll``."""
-        return run_blocking(self.poll_record_batch_async(timeout_ms))
+        return run_as_called(self.poll_record_batch_async(timeout_ms))
 
     async def poll_record_batch_async(self, timeout_ms: int) -> RecordBatches:
         """Like ``poll_record_batch``, without blocking the event loop."""
@@ -169,7 +170,7 @@ class Consumer(ServerMade):
 
     def poll_arrow(self, timeout_ms: int) -> pa.Table:
         """Return rows as one Arrow table, with the columns of a changelog in front if the table has a primary key."""
-        return run_blocking(self.poll_arrow_async(timeout_ms))
+        return run_as_called(self.poll_arrow_async(timeout_ms))
 
     async def poll_arrow_async(self, timeout_ms: int) -> pa.Table:
         """Like ``poll_arrow``, without blocking the event loop."""
@@ -487,7 +488,7 @@ class Consumer(ServerMade):
 
     def lag(self) -> dict[TableBucket, int]:
         """Return how many records are left to be polled of each bucket that this member reads."""
-        return run_blocking(self.lag_async())
+        return run_as_called(self.lag_async())
 
     async def lag_async(self) -> dict[TableBucket, int]:
         """Like ``lag``, without blocking the event loop."""

@@ -6,6 +6,7 @@ one they were made on.
 
     await runtime.bridge(...)    for a coroutine on any other loop
     run_blocking(...)            for a thread that blocks, and runs the coroutine of an ``_async`` method itself
+    run_as_called(...)           the same for ``x = f()``, while ``x = await f()`` waits on the caller's loop
     wait_for(...)                for a thread that blocks while the library's loop runs anything awaitable
     AwaitsItself, StartedCall    results for which ``x = f()`` and ``x = await f()`` mean the same
 
@@ -18,15 +19,19 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import dis
+import inspect
 import logging
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from opcode import opmap
-from typing import Any, Final, Generic, ParamSpec, Self, TypeVar
+from types import CodeType, FrameType
+from typing import Any, Final, Generic, ParamSpec, Self, TypeVar, cast
 
 from fluss.errors import FlussError
 from fluss.net.transport import new_event_loop
@@ -42,6 +47,8 @@ CALLERS_ERRORS: Final = (FlussError, TypeError, ValueError)
 EXIT_DRAIN_S: Final = 5.0
 # How long a loop that was told to stop may take.
 _STOP_TIMEOUT_S: Final = 2.0
+# Places in programs at which something is polled or read, and of which it is remembered whether they await it.
+_CALLS_REMEMBERED: Final = 512
 # Conversions and compression that would hold up the loop; numpy, pyarrow and zlib release the lock, so threads help.
 _WORKERS_MAX: Final = 4
 
@@ -208,6 +215,34 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
         _this_thread.is_blocking = was_blocking
     coroutine.close()
     raise AssertionError("a coroutine waits for an event loop where there is none")
+
+
+def run_as_called(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine, blocking; but return it if the method that calls this is itself called as ``await f()``.
+
+    Tables of pyarrow cannot be awaited, so no object could be the result of both. This is how methods that return them
+    serve programs of both generations: those that call ``scanner.to_arrow()``, and those that await it.
+    """
+    __tracebackhide__ = True
+    if _is_awaited_by(sys._getframe(2)):
+        return cast(T, coroutine)
+    return run_blocking(coroutine)
+
+
+def _is_awaited_by(caller: FrameType) -> bool:
+    """Whether the call that a function is in the middle of is awaited by it: ``await f()``, with nothing in between."""
+    code = caller.f_code
+    return bool(code.co_flags & _CODE_THAT_AWAITS) and _is_awaited_at(code, caller.f_lasti)
+
+
+_CODE_THAT_AWAITS: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+@lru_cache(_CALLS_REMEMBERED)
+def _is_awaited_at(code: CodeType, call_offset: int) -> bool:
+    # What is executed next, whether the offset is that of the call or of the cache behind it, as up to Python 3.12.
+    following = next((each for each in dis.get_instructions(code) if each.offset > call_offset), None)
+    return following is not None and following.opname == "GET_AWAITABLE"
 
 
 def is_blocking() -> bool:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import ScanColumns
-from fluss.client.kernel.runtime import Runtime, run_blocking
+from fluss.client.kernel.runtime import Runtime, run_as_called, run_blocking
 from fluss.client.kernel.table_calls import bucket_offsets
 from fluss.client.scan.fetch.buffer import FROM_SNAPSHOT
 from fluss.client.scan.fetch.pipeline import BATCHES_PER_POLL_MAX, BYTES_PER_POLL_MAX, BoundedRead, ScanPipeline, bounds
@@ -67,10 +67,12 @@ class LogScanner(ServerMade, Generic[ItemT]):
     ``for record in scanner`` and ``async for record in scanner`` hand out records, or batches, one by one and without
     an end; ``position`` says how far the loop is. A scanner is of one kind, chosen when it is created: for records, for
     batches, or for batches of a changelog, whose tables have columns that say what each row means
-    (``TableScan.create_changelog_scanner``). It may be used from any thread and any event loop; calls take turns.
-    Records are fetched ahead of the consumer, into a buffer of about ``scanner.log.fetch.max-bytes`` plus one response
-    per server, and one per bucket whose current rows are read. Nothing is fetched before the first poll, nor when there
-    was no poll for a minute. Closing a scanner, or dropping it, stops it.
+    (``TableScan.create_changelog_scanner``). Polls and bounded reads block the calling thread, except where they are
+    awaited on the spot: ``await scanner.to_arrow()`` leaves the event loop free, as ``to_arrow_async`` does. A scanner
+    may be used from any thread and any event loop; calls take turns. Records are fetched ahead of the consumer, into a
+    buffer of about ``scanner.log.fetch.max-bytes`` plus one response per server, and one per bucket whose current rows
+    are read. Nothing is fetched before the first poll, nor when there was no poll for a minute. Closing a scanner, or
+    dropping it, stops it.
     """
 
     _cluster: Cluster
@@ -329,9 +331,9 @@ class LogScanner(ServerMade, Generic[ItemT]):
     def poll(self, timeout_ms: int) -> ScanRecords:
         """Return records as soon as there are any, or none after ``timeout_ms``; 0 does not wait.
 
-        At most ``scanner.log.max-poll-records`` records are returned. Blocks the calling thread.
+        At most ``scanner.log.max-poll-records`` records are returned. Blocks the calling thread, unless it is awaited.
         """
-        return run_blocking(self.poll_async(timeout_ms))
+        return run_as_called(self.poll_async(timeout_ms))
 
     async def poll_async(self, timeout_ms: int) -> ScanRecords:
         """Like ``poll``, without blocking the event loop."""
@@ -358,7 +360,7 @@ class LogScanner(ServerMade, Generic[ItemT]):
 
     def poll_record_batch(self, timeout_ms: int) -> RecordBatches:
         """Return batches as soon as there are any, or none after ``timeout_ms``; at most 100 and about 64 MiB."""
-        return run_blocking(self.poll_record_batch_async(timeout_ms))
+        return run_as_called(self.poll_record_batch_async(timeout_ms))
 
     async def poll_record_batch_async(self, timeout_ms: int) -> RecordBatches:
         """Like ``poll_record_batch``, without blocking the event loop."""
@@ -367,7 +369,7 @@ class LogScanner(ServerMade, Generic[ItemT]):
 
     def poll_batches(self, timeout_ms: int) -> RecordBatches:
         """Return batches: the older name of ``poll_record_batch``."""
-        return self.poll_record_batch(timeout_ms)
+        return run_as_called(self.poll_batches_async(timeout_ms))
 
     async def poll_batches_async(self, timeout_ms: int) -> RecordBatches:
         """As ``poll_batches``, without blocking."""
@@ -375,7 +377,7 @@ class LogScanner(ServerMade, Generic[ItemT]):
 
     def poll_arrow(self, timeout_ms: int) -> pa.Table:
         """Return the batches of one poll as a table, without rows after ``timeout_ms``."""
-        return run_blocking(self.poll_arrow_async(timeout_ms))
+        return run_as_called(self.poll_arrow_async(timeout_ms))
 
     async def poll_arrow_async(self, timeout_ms: int) -> pa.Table:
         """Like ``poll_arrow``, without blocking the event loop."""
@@ -419,7 +421,7 @@ class LogScanner(ServerMade, Generic[ItemT]):
         Calling this again without subscribing or polling in between reads the same records again, and newer ones.
         Polls go on behind what was read. If the read fails, nothing has moved.
         """
-        return run_blocking(self.to_arrow_async())
+        return run_as_called(self.to_arrow_async())
 
     async def to_arrow_async(self) -> pa.Table:
         """Like ``to_arrow``, without blocking the event loop."""
@@ -435,8 +437,7 @@ class LogScanner(ServerMade, Generic[ItemT]):
 
     def to_pandas(self) -> pd.DataFrame:
         """Read as ``to_arrow`` does, and return a pandas DataFrame."""
-        require_pandas()
-        return self.to_arrow().to_pandas()
+        return run_as_called(self.to_pandas_async())
 
     async def to_pandas_async(self) -> pd.DataFrame:
         """Like ``to_pandas``, without blocking the event loop."""
@@ -636,7 +637,7 @@ def _record_batches(runs: Runs) -> RecordBatches:
 
 
 def _batch_of_run(run: RecordRun) -> RecordBatch:
-    return RecordBatch._create(run.batch, run.bucket, run.base_offset, run.change_types, run.offsets)
+    return RecordBatch._create(run.batch, run.bucket, run.base_offset, run.change_types, run.offsets, run.timestamp_ms)
 
 
 def _batches_of_run(run: RecordRun) -> list[RecordBatch]:

@@ -49,6 +49,8 @@ _CHANGE_TYPE_NAMES: Final = {
 }
 # The offset and the timestamp of rows that were not read from the log.
 NOT_IN_LOG: Final = -1
+# The timestamp of a batch whose rows have none, or several.
+NO_COMMIT_TIMESTAMP: Final = -1
 
 
 class RecordRun:
@@ -293,13 +295,14 @@ class ScanRecords(AwaitsItself):
 class RecordBatch:
     """A batch of rows as Arrow, and where it stands in the log."""
 
-    __slots__ = ("_base_offset", "_batch", "_bucket", "_change_types", "_offsets")
+    __slots__ = ("_base_offset", "_batch", "_bucket", "_change_types", "_commit_timestamp", "_offsets")
 
     _batch: pa.RecordBatch
     _bucket: TableBucket
     _base_offset: int
     _change_types: UInt8Array | None
     _offsets: Int64Array | None
+    _commit_timestamp: int
 
     def __init__(self, *_args: object, **_fields: object) -> None:
         raise TypeError("RecordBatch objects cannot be constructed; a scanner returns them")
@@ -312,6 +315,7 @@ class RecordBatch:
         base_offset: int,
         change_types: UInt8Array | None = None,
         offsets: Int64Array | None = None,
+        commit_timestamp: int = NO_COMMIT_TIMESTAMP,
     ) -> RecordBatch:
         made = object.__new__(cls)
         made._batch = batch
@@ -319,6 +323,7 @@ class RecordBatch:
         made._base_offset = base_offset
         made._change_types = change_types
         made._offsets = offsets
+        made._commit_timestamp = commit_timestamp
         return made
 
     @property
@@ -342,6 +347,12 @@ class RecordBatch:
         if self._offsets is not None and len(self._offsets):
             return int(self._offsets[-1])
         return NOT_IN_LOG if self._base_offset == NOT_IN_LOG else self._base_offset + self.num_records - 1
+
+    @property
+    def commit_timestamp(self) -> int:
+        """When the server appended the rows, in epoch milliseconds; -1 (``NO_COMMIT_TIMESTAMP``) for rows of a snapshot
+        and of a limited scan, which may be of several batches."""
+        return self._commit_timestamp
 
     @property
     def offsets(self) -> pa.Array:

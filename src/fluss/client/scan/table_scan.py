@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.decode import ScanColumns
-from fluss.client.kernel.runtime import Runtime, run_blocking
+from fluss.client.kernel.runtime import Runtime, run_as_called
 from fluss.client.scan.batch_scanner import BatchScanner
 from fluss.client.scan.frames import polars_frame, require_library
 from fluss.client.scan.log_scanner import LogScanner
@@ -173,7 +173,7 @@ class TableScan:
 
         ``progress`` shows how far the read is, if there is a terminal or a notebook.
         """
-        return run_blocking(self.to_arrow_async(partitions, progress=progress))
+        return run_as_called(self.to_arrow_async(partitions, progress=progress))
 
     async def to_arrow_async(self, partitions: PartitionChoices = None, *, progress: bool = False) -> pa.Table:
         """Like ``to_arrow``, without blocking the event loop."""
@@ -184,8 +184,7 @@ class TableScan:
 
     def to_pandas(self, partitions: PartitionChoices = None, *, progress: bool = False) -> pd.DataFrame:
         """Read as ``to_arrow`` does, and return a pandas DataFrame."""
-        require_pandas()
-        return self.to_arrow(partitions, progress=progress).to_pandas()
+        return run_as_called(self.to_pandas_async(partitions, progress=progress))
 
     async def to_pandas_async(self, partitions: PartitionChoices = None, *, progress: bool = False) -> pd.DataFrame:
         """Like ``to_pandas``, without blocking the event loop."""
@@ -194,8 +193,7 @@ class TableScan:
 
     def to_polars(self, partitions: PartitionChoices = None, *, progress: bool = False) -> pl.DataFrame:
         """Read as ``to_arrow`` does, and return a polars DataFrame."""
-        require_library("polars", "A data frame")
-        return polars_frame(self.to_arrow(partitions, progress=progress))
+        return run_as_called(self.to_polars_async(partitions, progress=progress))
 
     async def to_polars_async(self, partitions: PartitionChoices = None, *, progress: bool = False) -> pl.DataFrame:
         """Like ``to_polars``, without blocking the event loop."""

@@ -11,12 +11,20 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fluss.client.kernel.runtime import AwaitsItself, Runtime, StartedCall, is_blocking, run_blocking, runtime
+from fluss.client.kernel.runtime import (
+    AwaitsItself,
+    Runtime,
+    StartedCall,
+    is_blocking,
+    run_as_called,
+    run_blocking,
+    runtime,
+)
 from fluss.errors import FlussError
 from fluss.testing.waiting import eventually
 
@@ -392,6 +400,64 @@ def test_a_coroutine_that_fails_or_waits_for_a_loop_fails_its_thread() -> None:
     with pytest.raises(AssertionError, match="waits for an event loop"):
         run_blocking(_thread_name())
     assert not is_blocking()
+
+
+class _Scanner:
+    """What methods that are called in both ways look like."""
+
+    def read(self, *_: object, **__: object) -> str:
+        return run_as_called(self._read())
+
+    async def _read(self) -> str:
+        return "blocking" if is_blocking() else "waiting"
+
+
+def test_a_call_that_is_awaited_in_place_does_not_block() -> None:
+    scanner, bound = _Scanner(), _Scanner().read
+
+    async def each() -> AsyncIterator[str]:
+        yield await scanner.read(1)  # type: ignore[misc]  # Known as what returns its result, as to all type checkers.
+
+    async def main() -> list[str]:
+        found = [
+            await scanner.read(),  # type: ignore[misc]
+            await scanner.read(1, timeout=2),  # type: ignore[misc]
+            await scanner.read(*[1], **{"a": 1}),  # type: ignore[misc]
+            (await bound()).strip(),  # type: ignore[misc]
+            f"{await scanner.read()}",  # type: ignore[misc]
+            *[await scanner.read() for _ in range(2)],  # type: ignore[misc]
+            *[text async for text in each()],
+        ]
+        for _ in range(100):
+            found.append(await scanner.read())  # type: ignore[misc]  # noqa: PERF401 - often enough to be specialised
+        return found
+
+    assert set(asyncio.run(main())) == {"waiting"}
+
+
+def test_a_call_that_is_not_awaited_blocks_wherever_it_is() -> None:
+    scanner = _Scanner()
+
+    def plain() -> str:
+        return scanner.read()
+
+    async def identity(text: str) -> str:
+        return text
+
+    async def main() -> list[str]:
+        first = scanner.read()
+        await asyncio.sleep(0)
+        return [
+            first,
+            scanner.read().strip(),
+            plain(),
+            await identity(scanner.read()),
+            *[scanner.read() for _ in range(100)],
+            *map(scanner.read, range(2)),
+            await asyncio.to_thread(scanner.read),
+        ]
+
+    assert {plain(), *asyncio.run(main())} == {"blocking"}
 
 
 async def _is_blocking() -> bool:

@@ -11,7 +11,15 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.scan import records as scan_records
-from fluss.client.scan.records import RecordBatch, RecordBatches, RecordRun, ScanBatch, ScanRecord, ScanRecords
+from fluss.client.scan.records import (
+    NO_COMMIT_TIMESTAMP,
+    RecordBatch,
+    RecordBatches,
+    RecordRun,
+    ScanBatch,
+    ScanRecord,
+    ScanRecords,
+)
 from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket
 from fluss.schema.types import DataTypes
@@ -128,6 +136,7 @@ def test_batches_know_their_place() -> None:
     assert (batch.base_offset, batch.last_offset, batch.num_records, len(batch), batch.bucket) == (4, 6, 3, 3, FIRST)
     assert repr(batch) == f"RecordBatch(bucket={FIRST}, base_offset=4, last_offset=6, rows=3)"
     assert RecordBatch._create(batch.batch.slice(0, 0), FIRST, 4).last_offset == 3
+    assert batch.commit_timestamp == NO_COMMIT_TIMESTAMP == -1
 
 
 async def test_results_may_be_awaited_and_gathered(polled: ScanRecords) -> None:

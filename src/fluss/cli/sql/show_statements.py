@@ -1,0 +1,49 @@
+"""SHOW TABLES and its relatives. DuckDB would answer them from its own catalog, which has no table of the cluster."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from fluss.blocking import FlussAdmin
+from fluss.cli.kernel.session import DEFAULT_DATABASE, Session
+from fluss.cli.sql.key_queries import SyntaxTree
+
+_DATABASES: Final = ("databases", "schemas")
+_ALL_TABLES: Final = "__show_tables_expanded"
+
+
+def shown(tree: SyntaxTree, session: Session) -> pa.Table | None:
+    """Return what a statement shows of the cluster; None if it shows something else, or is a query."""
+    node = tree["statements"][0]["node"]
+    reference = node.get("from_table") or {}
+    if reference.get("type") != "SHOW_REF":
+        return None
+    if reference["show_type"] == "SHOW_FROM":
+        return pa.table({"table": pa.array(_tables(session.admin, reference["schema_name"]), pa.string())})
+    if reference["show_type"] != "SHOW_SPECIAL":
+        return None
+    name, admin = reference["table_name"].strip('"'), session.admin
+    if name in _DATABASES:
+        return pa.table({"database": pa.array(sorted(admin.list_databases()), pa.string())})
+    if name == "tables":
+        return pa.table({"table": pa.array(table_names(admin), pa.string())})
+    if name == _ALL_TABLES:
+        tables = {database: _tables(admin, database) for database in sorted(admin.list_databases())}
+        rows = [{"database": database, "table": table} for database in tables for table in tables[database]]
+        return pa.Table.from_pylist(rows, pa.schema([("database", pa.string()), ("table", pa.string())]))
+    return None
+
+
+def table_names(admin: FlussAdmin) -> list[str]:
+    """Return the names of all tables, as a query has them: those of the database ``fluss`` without it."""
+    return [
+        table if database == DEFAULT_DATABASE else f"{database}.{table}"
+        for database in sorted(admin.list_databases())
+        for table in _tables(admin, database)
+    ]
+
+
+def _tables(admin: FlussAdmin, database: str) -> list[str]:
+    return sorted(admin.list_tables(database))
