@@ -1,10 +1,11 @@
-"""Iterators whose first item is made ahead, on another thread, while the caller does something else."""
+"""Iterators whose items are made ahead, on other threads, while the caller does something else."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator
-from concurrent.futures import Future, wait
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future, wait
 from itertools import islice
 from typing import TypeVar
 
@@ -49,3 +50,33 @@ class Begun(Iterator[_T]):
             wait([self._first])
             self._first = None
         self._items.close()
+
+
+def in_order(futures: Iterable[Future[_T]], ahead: int) -> Generator[_T, None, None]:
+    """Yield what is under way, in its order; up to ``ahead`` of it is begun before it is asked for."""
+    begun: deque[Future[_T]] = deque()
+    try:
+        for future in futures:
+            begun.append(future)
+            while begun and (len(begun) > ahead or begun[0].done()):
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
+    finally:
+        for future in begun:
+            future.cancel()
+
+
+def submitted(threads: Executor, work: Callable[[], _T]) -> Future[_T]:
+    """Have a thread do something. When the interpreter is shutting down, it is done at once."""
+    try:
+        return threads.submit(work)
+    except RuntimeError:
+        return done(work())
+
+
+def done(result: _T) -> Future[_T]:
+    """Return a result as one that was under way."""
+    future: Future[_T] = Future()
+    future.set_result(result)
+    return future

@@ -30,7 +30,8 @@ from tests.integration.keyed_tables import Tables, by_key, delete, tables_of, up
 pytest.importorskip("pyiceberg", reason="a lake needs pyiceberg")
 
 from fluss.client.scan.known_keys import KnownKeys
-from fluss.lake.fluss_rows import LakeRows  # needs pyiceberg
+from fluss.lake import dictionaries  # needs pyiceberg
+from fluss.lake.fluss_rows import LakeRows
 from tests.lake_tiering import lake_table_of, tier  # needs pyiceberg
 
 LAKE = {"table.datalake.enabled": "true"}
@@ -63,6 +64,14 @@ def plain(lake_server: embedded.EmbeddedServer) -> Iterator[Tables]:
     """The same tables, read from Fluss alone."""
     with tables_of(lake_server, **{"client.lake.read": "off"}) as made:
         yield made
+
+
+@pytest.fixture(params=[False, True], ids=["strings", "dictionaries"])
+def is_by_dictionary(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have strings read as numbers of dictionary entries or not; by themselves these files are too small for it."""
+    if request.param:
+        monkeypatch.setattr(dictionaries, "_ROWS_MIN", 0)
+        monkeypatch.setattr(dictionaries, "_LENGTH_BYTES", 1 << 20)
 
 
 def append(table: FlussTable, rows: pa.Table) -> None:
@@ -211,12 +220,14 @@ def key_workload(union: Tables, plain: Tables, engine: Engine, seed: int, steps:
     assert table.to_arrow(limit=3).num_rows == min(3, expected.num_rows)
 
 
+@pytest.mark.usefixtures("is_by_dictionary")
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_key_tables_are_merged_exactly(union: Tables, plain: Tables, engine: Engine) -> None:
     key_workload(union, plain, engine, seed=3, steps=14)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("is_by_dictionary")
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 @pytest.mark.parametrize("seed", SLOW_SEEDS)
 def test_key_tables_are_merged_exactly_whatever_happens(

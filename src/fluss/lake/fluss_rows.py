@@ -7,17 +7,20 @@ positions are cut out. What is left, files with deletes by key and tables whose 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.types as pat
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, LessThan
 from pyiceberg.expressions.visitors import bind, extract_field_ids
@@ -30,26 +33,39 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import IntegerType, LongType
 
+from fluss.ahead import done, in_order, submitted
 from fluss.buffers import Int64Array
 from fluss.errors import ErrorCode, FlussError
 from fluss.lake.arrow_conversion import arrow_schema, lake_array
+from fluss.lake.dictionaries import dictionary_columns, is_string, with_dictionaries, without_dictionaries
 from fluss.lake.pruning import pruning_condition
 from fluss.lake.scans import LakeFile, LakeScan
 from fluss.lake.schema_mapping import OFFSET_COLUMN
 from fluss.options import without_passwords
+from fluss.record.compression import shared_threads
 from fluss.row.arrow_arrays import without_rows
 from fluss.schema.predicate import BoundPredicate
 from fluss.schema.schema import Schema
 
 # Rows of a batch, and how many batches and files are read ahead: this is what a read holds in memory.
 _BATCH_ROWS: Final = 131_072
-_BATCHES_AHEAD: Final = 8
+_BATCHES_AHEAD: Final = 5
 _FILES_AHEAD: Final = 2
+# Batches that have been read and are being finished.
+_FINISHED_AHEAD: Final = 3
 # How a file is read: by a dataset with a condition, by one without, or by itself.
 _PLAIN: Final = 0
 _UNFILTERED: Final = 1
 _OTHER: Final = 2
-_NOTHING: Final[Mapping[str, Int64Array]] = {}
+_NOWHERE: Final[Int64Array] = np.zeros(0, np.int64)
+# Says which of some rows of a file are left out. It gets the rows as the Fluss table has them, and the position of the
+# first of them in the file. Several threads ask it at the same time.
+RowFinder: TypeAlias = Callable[[pa.RecordBatch, int], Int64Array]
+Tagged: TypeAlias = tuple[LakeFile, pa.RecordBatch]
+
+
+def _no_finder(_: LakeFile) -> None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -133,25 +149,25 @@ class LakeRows:
         files: Iterable[LakeFile],
         *,
         offset_stop: int | None = None,
-        left_out: Mapping[str, Int64Array] = _NOTHING,
+        finder: Callable[[LakeFile], RowFinder | None] = _no_finder,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some of the files, in their order; with ``offset_stop`` only those before it in the log.
 
-        Rows for which the predicate does not hold may be among them. Those at positions ``left_out``, by the path of a
-        file that ``has_positions``, are not; they are in ascending order.
+        Rows for which the predicate does not hold may be among them. Those are not that are found by what ``finder``
+        returns for their file; positions mean something if the file ``has_positions`` and there is no condition.
         """
-        return (batch for _, batch in self.file_batches(files, offset_stop=offset_stop, left_out=left_out))
+        return (batch for _, batch in self.file_batches(files, offset_stop=offset_stop, finder=finder))
 
     def file_batches(
         self,
         files: Iterable[LakeFile],
         *,
         offset_stop: int | None = None,
-        left_out: Mapping[str, Int64Array] = _NOTHING,
-    ) -> Generator[tuple[LakeFile, pa.RecordBatch], None, None]:
+        finder: Callable[[LakeFile], RowFinder | None] = _no_finder,
+    ) -> Generator[Tagged, None, None]:
         """Yield what ``batches`` does, with the file that the rows are in.
 
-        Positions ``left_out`` are asked for when rows of the file have come, and not before.
+        The ``finder`` is asked for a file when rows of it have come, and not before.
         """
         condition = self._condition
         if offset_stop is not None:
@@ -159,12 +175,10 @@ class LakeRows:
         files = list(files)
         if not files:
             return
-        reading = _Reading(self, condition, left_out)
+        reading = _Reading(self, condition, finder)
         with reading_lake(self._table):
-            for group in reading.grouped(files):
-                for file, batch in reading.read(group):
-                    if batch.num_rows:
-                        yield file, self._fluss_batch(batch)
+            for rows in in_order(reading.read(files), _FINISHED_AHEAD):
+                yield from rows
 
     def number_bounds(self, file: LakeFile, name: str) -> tuple[int, int] | None:
         """Return between which whole numbers the values of a column are in a file; None if that is not known."""
@@ -191,33 +205,54 @@ class LakeRows:
         """Whether a file is Parquet that can be read as it is, by the names of its columns."""
         return self.has_positions(file) and not file.position_deletes
 
-    def _fluss_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _fluss_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows in the types of the Fluss table, but for numbers of entries of dictionaries."""
         names = batch.schema.names
+        found = [batch.column(names.index(field.name)) if field.name in names else None for field in self._fields]
         columns = [
-            lake_array(batch.column(names.index(field.name)), field.type)
-            if field.name in names
-            else pa.nulls(batch.num_rows, field.type)
-            for field in self._fields
+            pa.nulls(batch.num_rows, field.type)
+            if column is None
+            else column
+            if pat.is_dictionary(column.type)
+            else lake_array(column, field.type)
+            for column, field in zip(found, self._fields, strict=True)
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._fields)
+        return pa.RecordBatch.from_arrays(columns, names=self._fields.names)
 
 
 class _Reading:
-    """One pass over files, with a condition under which rows may be left out, and positions that are left out."""
+    """One pass over files, with a condition under which rows may be left out, and rows that are left out.
 
-    def __init__(self, rows: LakeRows, condition: BooleanExpression, left_out: Mapping[str, Int64Array]) -> None:
+    Arrow's threads read and decode; what is done with a batch then is done by other threads, too, for several batches
+    at the same time.
+    """
+
+    def __init__(
+        self,
+        rows: LakeRows,
+        condition: BooleanExpression,
+        finder: Callable[[LakeFile], RowFinder | None],
+    ) -> None:
         self._rows = rows
-        self._left_out = left_out
+        self._finder = finder
         self._condition = condition
         self._io: Any = rows._table.io
         self._schema = rows._lake_schema
-        self._format = ds.ParquetFileFormat(
-            default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True)
-        )
         # Positions by delete file, then by data file. Delete files belong to one bucket, and buckets come one by one.
         self._deletes: dict[str, dict[str, pa.ChunkedArray]] = {}
 
-    def grouped(self, files: Iterable[LakeFile]) -> Iterator[list[LakeFile]]:
+    def read(self, files: Iterable[LakeFile]) -> Iterator[Future[list[Tagged]]]:
+        """Yield the rows of files, of which some are still under way."""
+        for group in self._grouped(files):
+            if self._kind(group[0]) == _OTHER:
+                (file,) = group
+                find = self._finder(file)
+                for batch in self._rows._new_scan(self._condition, self._columns()).read_file(file):
+                    yield done(self._finished(file, batch, 0, _NOWHERE, None, find))
+            else:
+                yield from self._read_parquet(group)
+
+    def _grouped(self, files: Iterable[LakeFile]) -> Iterator[list[LakeFile]]:
         """Put files that follow each other together if they can be read together."""
         for kind, group in groupby(files, self._kind):
             if kind == _OTHER:
@@ -228,56 +263,57 @@ class _Reading:
     def _kind(self, file: LakeFile) -> int:
         if not self._rows.has_positions(file):
             return _OTHER
-        if not self._loses_rows(file):
+        if not file.position_deletes:
             return _PLAIN
         # Positions count all rows of a file, so that nothing may be left out of it by a condition.
         return _PLAIN if self._condition == AlwaysTrue() else _UNFILTERED
 
-    def _loses_rows(self, file: LakeFile) -> bool:
-        return bool(file.position_deletes) or file.data.file_path in self._left_out
-
-    def read(self, files: Sequence[LakeFile]) -> Iterator[tuple[LakeFile, pa.RecordBatch]]:
-        """Yield rows of a group of files, with the file that they are in."""
-        kind = self._kind(files[0])
-        if kind == _OTHER:
-            (file,) = files
-            for batch in self._rows._new_scan(self._condition, self._columns()).read_file(file):
-                yield file, batch
-            return
-        condition = self._arrow_condition()
-        if kind == _PLAIN:
-            yield from self._read_parquet(files, self._columns(), condition)
-            return
-        columns = [*dict.fromkeys([*self._columns(), *self._condition_columns()])]
-        for file, batch in self._read_parquet(files, columns, None):
-            yield file, batch.filter(condition)
-
-    def _read_parquet(
-        self, files: Sequence[LakeFile], columns: Sequence[str], condition: pc.Expression | None
-    ) -> Iterator[tuple[LakeFile, pa.RecordBatch]]:
-        """Yield the rows of Parquet files, without those that are deleted by position."""
+    def _read_parquet(self, files: Sequence[LakeFile]) -> Iterator[Future[list[Tagged]]]:
+        """Yield the rows of Parquet files that are of one kind."""
         paths = [self._path(file) for file in files]
         by_path = dict(zip(paths, files, strict=True))
-        scanner = self._dataset(files, paths).scanner(
+        columns, before, afterwards = self._columns(), self._arrow_condition(), None
+        if self._kind(files[0]) == _UNFILTERED:
+            columns = [*dict.fromkeys([*columns, *self._condition_columns()])]
+            before, afterwards = None, before
+        encoded = self._encoded_columns(files, paths, columns)
+        scanner = self._dataset(files, paths, encoded).scanner(
             columns=columns,
-            filter=condition,
+            filter=before,
             batch_size=_BATCH_ROWS,
             batch_readahead=_BATCHES_AHEAD,
             fragment_readahead=_FILES_AHEAD,
         )
         current, first = None, 0
-        deleted = np.zeros(0, np.int64)
+        deleted, find = _NOWHERE, None
         for tagged in scanner.scan_batches():
             file, batch = by_path[tagged.fragment.path], tagged.record_batch
-            if not self._loses_rows(file):
-                yield file, batch
-                continue
             if file is not current:
-                current, first, deleted = file, 0, self._deleted_positions(file)
-            stop = first + batch.num_rows
-            begin, end = np.searchsorted(deleted, [first, stop])
-            yield file, without_rows(batch, deleted[begin:end] - first)
-            first = stop
+                current, first, find = file, 0, self._finder(file)
+                deleted = self._deleted_positions(file) if file.position_deletes else _NOWHERE
+            begin, end = np.searchsorted(deleted, [first, first + batch.num_rows])
+            work = partial(self._finished, file, batch, first, deleted[begin:end] - first, afterwards, find)
+            first += batch.num_rows
+            is_work = encoded or find is not None or begin < end
+            yield submitted(shared_threads(), work) if is_work else done(work())
+
+    def _finished(
+        self,
+        file: LakeFile,
+        batch: pa.RecordBatch,
+        first: int,
+        gone: Int64Array,
+        condition: pc.Expression | None,
+        find: RowFinder | None,
+    ) -> list[Tagged]:
+        """Return rows of a file as the Fluss table has them, from ``first`` on, without those that are left out."""
+        if condition is not None:
+            batch, gone = without_rows(batch, gone).filter(condition), _NOWHERE
+        rows = self._rows._fluss_columns(batch)
+        if find is not None:
+            gone = np.concatenate([gone, find(rows, first)])
+        kept = without_rows(rows, gone)
+        return [(file, part) for part in without_dictionaries(kept, self._rows._fields) if part.num_rows]
 
     def _columns(self) -> list[str]:
         # The rows have to be counted if none of the columns is there.
@@ -298,20 +334,41 @@ class _Reading:
         path: str = PyArrowFileIO.parse_location(file.data.file_path, self._io.properties)[2]
         return path
 
-    def _dataset(self, files: Sequence[LakeFile], paths: Sequence[str]) -> ds.FileSystemDataset:
-        scheme, netloc, _ = PyArrowFileIO.parse_location(files[0].data.file_path, self._io.properties)
+    def _file_system(self, file: LakeFile) -> Any:
+        scheme, netloc, _ = PyArrowFileIO.parse_location(file.data.file_path, self._io.properties)
+        return self._io.fs_by_scheme(scheme, netloc)
+
+    def _encoded_columns(self, files: Sequence[LakeFile], paths: Sequence[str], columns: Sequence[str]) -> list[str]:
+        """Return the columns that are read as numbers of entries of dictionaries.
+
+        A condition is for values. The largest file tells for all: if its dictionaries were large enough, so are others.
+        """
+        by_condition = self._condition_columns()
+        strings = [
+            name
+            for name in columns
+            if is_string(self._rows._arrow_schema.field(name).type) and name not in by_condition
+        ]
+        if not strings:
+            return []
+        largest = max(range(len(files)), key=lambda index: files[index].data.record_count)
+        encoded = dictionary_columns(paths[largest], self._file_system(files[largest]))
+        return [name for name in strings if name in encoded]
+
+    def _dataset(self, files: Sequence[LakeFile], paths: Sequence[str], encoded: Sequence[str]) -> ds.FileSystemDataset:
+        file_format = ds.ParquetFileFormat(
+            read_options=ds.ParquetReadOptions(dictionary_columns=encoded),
+            default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True),
+        )
         return ds.FileSystemDataset.from_paths(
             paths,
-            schema=self._rows._arrow_schema,
-            format=self._format,
-            filesystem=self._io.fs_by_scheme(scheme, netloc),
+            schema=with_dictionaries(self._rows._arrow_schema, encoded),
+            format=file_format,
+            filesystem=self._file_system(files[0]),
         )
 
     def _deleted_positions(self, file: LakeFile) -> Int64Array:
         """Return the positions of lost rows in ascending order. Each delete file is read once for its bucket."""
-        left_out = self._left_out.get(file.data.file_path, np.zeros(0, np.int64))
-        if not file.position_deletes:
-            return left_out
         paths = {deletes.file_path for deletes in file.position_deletes}
         self._deletes = {path: found for path, found in self._deletes.items() if path in paths}
         for deletes in file.position_deletes:
@@ -319,7 +376,7 @@ class _Reading:
                 self._deletes[deletes.file_path] = _read_deletes(self._io, deletes)
         by_file = (found.get(file.data.file_path) for found in self._deletes.values())
         positions = [found.to_numpy() for found in by_file if found is not None]
-        return np.unique(np.concatenate([left_out, *positions]))
+        return np.unique(np.concatenate([_NOWHERE, *positions]))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pyarrow as pa
 from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
 from fluss.client.fluss_table import FlussTable, context_of
 from fluss.client.kernel.decode import ScanColumns
-from fluss.client.scan.changed_rows import ChangedRows
+from fluss.client.scan.changed_rows import ChangedRows, chosen_columns
 from fluss.client.scan.changelog_fold import ChangelogFold
 from fluss.client.scan.union_plan import UnionPlan, has_lake, lake_catalog, lake_rows, lake_table, plan_union
 from fluss.errors import ErrorCode, FlussError
@@ -81,7 +81,11 @@ def rows_with_changes(
     for run in read_ranges(table, [changes], columns=names, idle_timeout_s=idle_timeout_s):
         fold.add(run)
     changed = ChangedRows(fold, changes.bucket, with_keys, key_names)
-    yield from changed.unchanged(lake.batches(files), wanted)
+    if changed.number_key is None:
+        yield from changed.unchanged(lake.batches(files), wanted)
+    else:
+        unchanged = lake.batches(files, finder=lambda _: lambda rows, _: changed.find(rows))
+        yield from (chosen_columns(rows, wanted) for rows in unchanged)
     yield from changed.rows(wanted)
 
 

@@ -7,7 +7,7 @@ numbers are looked up in a table of bits first, by a hash; only the few that are
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,17 +17,15 @@ import pyarrow.types as pat
 import fluss.arrow_compute as pc
 from fluss.buffers import Int64Array
 from fluss.client.kernel.decode import ScanColumns
-from fluss.client.scan.changelog_fold import ChangelogFold, change_types, encoded_keys
+from fluss.client.scan.changelog_fold import ChangelogFold, encoded_keys, without_deletes
 from fluss.row.arrow_arrays import (
     BoolArray,
-    bool_array,
     buffer_numbers,
     joined_batches,
     number_array,
     true_indexes,
     without_rows,
 )
-from fluss.schema.offsets import ChangeType
 from fluss.schema.table import TableBucket
 
 # A table has so many bits for each key, as long as it fits into the caches of a processor.
@@ -71,7 +69,7 @@ class ChangedRows:
         """The key column, if it is the only one and has numbers."""
         return next(iter(self._numbers)) if len(self._numbers) == len(self._positions) == 1 else None
 
-    def positions(self, numbers: Int64Array, *, is_ascending: bool) -> Int64Array:
+    def find_among(self, numbers: Int64Array, *, is_ascending: bool) -> Int64Array:
         """Return in ascending order where keys are among ``numbers`` that have changed; for a ``number_key`` only."""
         if not self._numbers:
             # Nothing has changed.
@@ -79,29 +77,31 @@ class ChangedRows:
         (changed,) = self._numbers.values()
         return changed.find_in_ascending(numbers) if is_ascending else changed.find(numbers)
 
+    def find(self, rows: pa.RecordBatch) -> Int64Array:
+        """Return in ascending order which rows have changed, given with their key; for a ``number_key`` only."""
+        for name in self._numbers:
+            numbers = key_numbers(rows.column(name))
+            return self.find_among(numbers, is_ascending=is_ascending(numbers))
+        # Nothing has changed.
+        return np.zeros(0, np.int64)
+
     def unchanged(self, batches: Iterable[pa.RecordBatch], columns: ScanColumns) -> Iterator[pa.RecordBatch]:
-        """Yield ``columns`` of the rows whose keys have not changed. Batches have the key columns, too."""
+        """Yield ``columns`` of the rows whose keys have not changed. Batches have the key columns, too.
+
+        For a ``number_key`` it takes less to leave out what ``find`` returns.
+        """
         changes = self._changes
         if changes is None or not changes.num_rows:
             yield from (chosen_columns(batch, columns) for batch in batches)
             return
-        name = self.number_key
-        if name is not None:
-            find = self._numbers[name].find
-            yield from (_without(rows, find(key_numbers(rows.column(name))), columns) for rows in batches)
-            return
-        # Keys of one column are compared as they are, which is quicker than by their bytes.
-        (name, position), *others = self._positions.items()
-        is_direct = not others and _is_comparable(changes.schema.field(position).type)
-        keys = changes[str(position) if is_direct else "key"].combine_chunks()
+        keys = changes["key"].combine_chunks()
         # A search begins with an index of all keys, so it is made for as many rows as there are keys.
         for rows in joined_batches(batches, len(keys)):
             candidates = self._candidates(rows)
             key_columns = rows.select(list(self._positions)).take(number_array(candidates))
-            found = (
-                key_columns.column(0) if is_direct else encoded_keys(key_columns, range(len(others) + 1), self._types)
-            )
-            yield _without(rows, candidates[true_indexes(pc.is_in(found, value_set=keys))], columns)
+            found = encoded_keys(key_columns, range(len(self._positions)), self._types)
+            gone = candidates[true_indexes(pc.is_in(found, value_set=keys))]
+            yield without_rows(chosen_columns(rows, columns), gone)
 
     def _candidates(self, rows: pa.RecordBatch) -> Int64Array:
         """Return the rows that may have changed, as far as their numbers tell."""
@@ -115,9 +115,8 @@ class ChangedRows:
         changes = self._changes
         if changes is None:
             return
-        there = changes.filter(bool_array(change_types(changes) != ChangeType.Delete))
         schema = columns.arrow_schema
-        for batch in there.select(range(len(schema))).to_batches():
+        for batch in without_deletes(changes).select(range(len(schema))).to_batches():
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
@@ -136,19 +135,17 @@ class _NumberSet:
     def range(self) -> tuple[int, int]:
         return int(self._sorted[0]), int(self._sorted[-1])
 
-    def _hash(self, numbers: Int64Array) -> npt.NDArray[Any]:
-        return (numbers.view(np.uint64) * _MULTIPLIER) >> self._shift
+    def _hash(self, numbers: Int64Array) -> Int64Array:
+        hashes: npt.NDArray[np.uint64] = (numbers.view(np.uint64) * _MULTIPLIER) >> self._shift
+        return hashes.view(np.int64)
 
     def may_have(self, numbers: Int64Array) -> BoolArray:
         """Say of each number whether it may be in the set."""
-        found: BoolArray = self._bits[self._hash(numbers)]
+        found: BoolArray = self._bits.take(self._hash(numbers))
         return found
 
     def find(self, numbers: Int64Array) -> Int64Array:
         """Return the positions of the numbers that are in the set."""
-        # Rows that have been written in the order of their keys are in files in this order.
-        if is_ascending(numbers):
-            return self.find_in_ascending(numbers)
         candidates = np.flatnonzero(self.may_have(numbers))
         found = numbers[candidates]
         places = np.minimum(np.searchsorted(self._sorted, found), len(self._sorted) - 1)
@@ -180,10 +177,6 @@ def chosen_columns(batch: pa.RecordBatch, columns: ScanColumns) -> pa.RecordBatc
     return pa.RecordBatch.from_arrays(arrays, schema=columns.arrow_schema)
 
 
-def _without(rows: pa.RecordBatch, gone: Int64Array, columns: ScanColumns) -> pa.RecordBatch:
-    return without_rows(chosen_columns(rows, columns), gone)
-
-
 def key_numbers(column: pa.Array) -> Int64Array:
     """Return the values of a key column of which the changes have numbers, as numbers."""
     numbers = _numbers(column)
@@ -202,8 +195,3 @@ def _numbers(column: pa.Array) -> Int64Array | None:
         return None
     width = column.type.bit_width
     return buffer_numbers(column, f"<i{width // 8}").astype(np.int64, copy=False)
-
-
-def _is_comparable(key_type: pa.DataType) -> bool:
-    """Whether values of a type are the same key exactly if they are equal. Zero is not the same as minus zero."""
-    return not pat.is_floating(key_type) and not pat.is_nested(key_type)

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pat
 
 from fluss.buffers import UInt8Array
 from fluss.client.kernel.decode import ScanColumns, filtered_rows
@@ -104,13 +105,13 @@ class _BucketFold:
         kept = is_end_of_key(rows)
         if not self._keeps_deletes:
             kept &= change_types(rows) != ChangeType.Delete
-        self.folded = rows.filter(bool_array(kept)).combine_chunks()
+        self.folded = _kept(rows, kept).combine_chunks()
 
     def rows(self) -> pa.Table:
         """Return what is left when deletions have been applied."""
         if not self._keeps_deletes:
             return self.folded
-        return self.folded.filter(bool_array(change_types(self.folded) != ChangeType.Delete))
+        return without_deletes(self.folded)
 
 
 def is_later_row(run: RecordRun) -> BoolArray | None:
@@ -131,7 +132,7 @@ def keyed_changes(
     *,
     kept: BoolArray | None = None,
 ) -> pa.Table:
-    """Return changes with the bytes of their keys: ``key`` and ``change_type`` behind columns named by their numbers.
+    """Return changes with each key as one value: ``key`` and ``change_type`` behind columns named by their numbers.
 
     The columns have numbers because one may be wanted twice. Of the changes only those that are ``kept`` are returned.
     """
@@ -147,9 +148,26 @@ def keyed_changes(
 
 
 def encoded_keys(batch: pa.RecordBatch, key_positions: Sequence[int], key_types: Sequence[DataType]) -> pa.Array:
-    """Return the key of every row as bytes, which are the same for the same key, and only for it."""
+    """Return the key of every row as one value, which is the same for the same key, and only for it.
+
+    A key of one column is this column as it is, which is quickest; others are bytes.
+    """
+    if len(key_positions) == 1:
+        column = batch.column(key_positions[0])
+        # Zero is not the same key as minus zero.
+        if not pat.is_floating(column.type) and not pat.is_nested(column.type):
+            return column
     keys = compacted_columns.encode_keys([batch.column(position) for position in key_positions], key_types)
     return large_binary_array(keys.data, offsets_of(keys.lengths))
+
+
+def without_deletes(changes: pa.Table) -> pa.Table:
+    """Return those of ``keyed_changes`` that leave a row behind."""
+    return _kept(changes, change_types(changes) != ChangeType.Delete)
+
+
+def _kept(changes: pa.Table, kept: BoolArray) -> pa.Table:
+    return changes if kept.all() else changes.filter(bool_array(kept))
 
 
 def change_types(changes: pa.Table) -> UInt8Array:

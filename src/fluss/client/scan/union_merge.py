@@ -112,33 +112,44 @@ class UnionMerge:
     def _early(self) -> Generator[_Tagged, None, None]:
         """Return the rows of files that can be read before it is known what has changed."""
         if self._has_keys:
-            return self._plan.lake.file_batches(self._files)
-        files = [file for file in self._files if file.data.file_path in self._known]
-        return self._rows_by_position(files, _Positions(self._known, self._told_positions))
+            return self._rows_with_keys(self._files)
+        return self._rows_without_keys([file for file in self._files if file.data.file_path in self._known])
 
     def _late(self, files: Sequence[LakeFile]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of files of which it had to be known first what has changed."""
         touched = [file for file in self._files if self._touching(file) is not None]
-        positions: dict[str, Int64Array] = {}
         if self._finds_positions:
             assert self._number_key is not None
-            known = self._known_keys.of(self._plan.lake, touched, self._number_key)
-            positions = {path: self._positions(path, keys) for path, keys in known.items() if path not in self._known}
-        paths = {file.data.file_path for file in touched}
-        untouched = [file for file in files if file.data.file_path not in paths]
-        yield from self._wanted(self._rows_by_position(untouched, {}))
-        found = [file for file in files if file.data.file_path in positions]
-        yield from self._wanted(self._rows_by_position(found, positions))
+            self._known = {**self._known, **self._known_keys.of(self._plan.lake, touched, self._number_key)}
+        with_keys = {file.data.file_path for file in touched} - self._known.keys()
+        yield from self._wanted(
+            self._rows_without_keys([file for file in files if file.data.file_path not in with_keys])
+        )
         # The files of all buckets are read at the same time, as others are.
-        others = [file for file in files if file.data.file_path in paths - positions.keys()]
-        yield from self._merged(self._plan.lake.file_batches(others))
+        yield from self._merged(self._rows_with_keys([file for file in files if file.data.file_path in with_keys]))
 
-    def _rows_by_position(
-        self, files: Sequence[LakeFile], left_out: Mapping[str, Int64Array]
-    ) -> Generator[_Tagged, None, None]:
-        """Read files with no more columns than are wanted."""
+    def _rows_with_keys(self, files: Sequence[LakeFile]) -> Generator[_Tagged, None, None]:
+        """Read files with their keys; if these have numbers, without rows that have changed."""
+        lake = self._plan.lake
+        return lake.file_batches(files) if self._number_key is None else lake.file_batches(files, finder=self._finder)
+
+    def _rows_without_keys(self, files: Sequence[LakeFile]) -> Generator[_Tagged, None, None]:
+        """Read files, of which keys are known or have not changed, with no more columns than are wanted."""
         lake = self._plan.lake.select([column.name for column in self._unfiltered.columns])
-        return lake.file_batches(files, left_out=left_out)
+        return lake.file_batches(files, finder=self._finder)
+
+    def _finder(self, file: LakeFile) -> Callable[[pa.RecordBatch, int], Int64Array] | None:
+        """Return what finds rows of a file that have changed, as soon as that is known; None if it has none."""
+        self._told.result()
+        changed = self._touching(file)
+        if changed is None:
+            return None
+        keys = self._known.get(file.data.file_path)
+        if keys is None:
+            return lambda rows, _: changed.find(rows)
+        return lambda rows, first: changed.find_among(
+            keys.numbers[first : first + rows.num_rows], is_ascending=keys.is_ascending
+        )
 
     def _wanted(self, rows: Iterable[_Tagged]) -> Iterator[pa.RecordBatch]:
         """Yield rows without columns that only a merge needs."""
@@ -146,6 +157,9 @@ class UnionMerge:
 
     def _merged(self, rows: Iterable[_Tagged]) -> Iterator[pa.RecordBatch]:
         """Yield rows that have not changed of those of files that were read with their keys."""
+        if self._number_key is not None:
+            yield from self._wanted(rows)
+            return
         touching = {file.data.file_path: self._touching(file) for file in self._files}
         for changed, of_bucket in groupby(rows, lambda pair: touching[pair[0].data.file_path]):
             if changed is None:
@@ -162,36 +176,3 @@ class UnionMerge:
             if keys is not None and bounds is not None and (keys[1] < bounds[0] or bounds[1] < keys[0]):
                 return None
         return changed
-
-    # Positions
-
-    def _told_positions(self, path: str) -> Int64Array:
-        """Return where rows of a file are that have changed, as soon as that is known."""
-        self._told.result()
-        return self._positions(path, self._known[path])
-
-    def _positions(self, path: str, keys: FileKeys) -> Int64Array:
-        return self._changed[path].positions(keys.numbers, is_ascending=keys.is_ascending)
-
-
-class _Positions(Mapping[str, Int64Array]):
-    """Positions by path, of paths that are known before the positions are. They are found once, by who asks first."""
-
-    def __init__(self, paths: Iterable[str], find: Callable[[str], Int64Array]) -> None:
-        self._found: dict[str, Int64Array | None] = dict.fromkeys(paths)
-        self._find = find
-
-    def __contains__(self, path: object) -> bool:
-        return path in self._found
-
-    def __getitem__(self, path: str) -> Int64Array:
-        positions = self._found[path]
-        if positions is None:
-            positions = self._found[path] = self._find(path)
-        return positions
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)

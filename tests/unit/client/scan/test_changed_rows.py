@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from fluss.client.kernel.decode import ScanColumns
-from fluss.client.scan.changed_rows import ChangedRows
+from fluss.client.scan.changed_rows import ChangedRows, key_numbers
 from fluss.client.scan.changelog_fold import ChangelogFold
 from fluss.client.scan.records import RecordRun
 from fluss.schema.schema import Schema
@@ -76,6 +76,14 @@ def test_rows_that_have_changed_are_left_out(kind: str, seed: int) -> None:
     batches = [batch(lake[at : at + size], at) for at in range(0, len(lake), size)]
     found = pa.Table.from_batches(changed.unchanged(iter(batches), wanted), wanted.arrow_schema)
     assert found["v"].to_pylist() == expected
+    if changed.number_key is not None:
+        places = [changed.find(each) for each in batches]
+        left = [np.delete(each["v"].to_numpy(), at) for each, at in zip(batches, places, strict=True)]
+        assert np.concatenate(left).tolist() == expected
+        ascending = sorted(key for (key,) in lake)
+        numbers = key_numbers(pa.array(ascending, fields[0].type))
+        gone_keys = [at for at, key in enumerate(ascending) if repr((key,)) in gone]
+        assert changed.find_among(numbers, is_ascending=True).tolist() == gone_keys
     now = pa.Table.from_batches(changed.rows(wanted), wanted.arrow_schema)
     there = [1_000 + at for at, (each, _) in enumerate(changes) if each in (INSERT, AFTER)]
     assert sorted(now["v"].to_pylist()) == there
@@ -108,7 +116,7 @@ def test_positions_of_changed_keys_are_found_in_any_order_of_the_keys(seed: int)
     assert changed.number_key == "id"
     numbers = np.array(rng.sample(range(-150, 150), rng.choice([0, 1, 100])), np.int64)
     expected = [at for at, number in enumerate(numbers) if number in keys]
-    assert changed.positions(numbers, is_ascending=False).tolist() == expected
+    assert changed.find_among(numbers, is_ascending=False).tolist() == expected
     ascending = np.sort(numbers)
     expected = [at for at, number in enumerate(ascending) if number in keys]
-    assert changed.positions(ascending, is_ascending=True).tolist() == expected
+    assert changed.find_among(ascending, is_ascending=True).tolist() == expected
