@@ -25,7 +25,7 @@ import pyarrow as pa
 from fluss.client.consume.group import NO_PARTITION, BucketKey
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.runtime import Runtime, run_as_called, run_blocking
-from fluss.client.kernel.table_calls import bucket_offsets, partition_infos
+from fluss.client.kernel.table_calls import bucket_offsets, partitions_of
 from fluss.client.scan.fetch.fetcher import OffsetOutOfRangeError
 from fluss.client.scan.log_scanner import LogScanner
 from fluss.client.scan.records import RecordBatches, ScanRecord, ScanRecords
@@ -524,7 +524,7 @@ class Consumer(ServerMade):
 
     async def _forget_dropped_partitions(self, scanner: LogScanner[Any]) -> None:
         """Read no more of partitions that are gone. The group will notice, too."""
-        existing = await self._runtime.bridge(partition_infos(self._cluster, self._info.table_path))
+        existing = await self._runtime.bridge(partitions_of(self._cluster, self._info))
         ids = {partition.partition_id for partition in existing}
         # They stay this member's until the group says otherwise, so that they are not begun with again.
         gone = [bucket for bucket in self._epochs if bucket.partition_id not in ids]

@@ -267,7 +267,9 @@ class LogScanner(ServerMade, Generic[ItemT]):
             if choices is None and self.is_partitioned() and interval_ms:
                 self._followed = FollowedPartitions(self._info, offsets, new_start)
                 self._discovery = PartitionDiscovery(
-                    self._cluster, self._runtime, self._info.table_path, interval_ms / 1000, self._follow_partitions
+                    *(self._cluster, self._runtime, self._info, interval_ms / 1000),
+                    on_partitions=self._follow_partitions,
+                    on_gone=self._lose_table,
                 )
                 self._pipeline.fetcher.on_missing_partition = self._discovery.look_now
 
@@ -297,6 +299,10 @@ class LogScanner(ServerMade, Generic[ItemT]):
                 self._pipeline.subscriptions.begin(starts)
         finally:
             self._lock.release()
+
+    def _lose_table(self, error: FlussError) -> None:
+        """Have polls say that the table is gone, also if it has no partition that they would notice it by."""
+        self._pipeline.buffer.fail_all(error)
 
     async def _prepare(self, partition_ids: set[int], latest: list[TableBucket]) -> dict[TableBucket, int]:
         """Make sure that partitions exist, and return the latest offsets of buckets."""
