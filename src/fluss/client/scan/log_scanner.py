@@ -522,7 +522,7 @@ class LogScanner(ServerMade, Generic[ItemT]):
                     if not polled.subscription.is_active:
                         break
                     yield item
-            unused.add(run_blocking(self._poll_for_loop()))
+            self._take(run_blocking(self._poll_for_loop()))
 
     async def __aiter__(self) -> AsyncIterator[ItemT]:
         """Like ``for``, without blocking the event loop."""
@@ -533,7 +533,7 @@ class LogScanner(ServerMade, Generic[ItemT]):
                     if not polled.subscription.is_active:
                         break
                     yield item
-            unused.add(await self._poll_for_loop())
+            self._take(await self._poll_for_loop())
 
     async def _poll_for_loop(self) -> Runs:
         with self._lock:
@@ -543,6 +543,14 @@ class LogScanner(ServerMade, Generic[ItemT]):
             self._repeat_starts = None
         collect = self._collect_written if self._is_batch_scanner else self._collect_records
         return await self._pipeline.poller.poll(collect, _ITERATION_POLL_S)
+
+    def _take(self, runs: Runs) -> None:
+        """Have a loop hand out what it has polled; if Ctrl-C comes before it can, the next poll reads it again."""
+        try:
+            self._unused.add(runs)
+        except BaseException:
+            self._pipeline.poller.give_back(runs)
+            raise
 
     def _give_back_unused(self) -> None:
         """Let polls and bounded reads begin where a loop was left."""
