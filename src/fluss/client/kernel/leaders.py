@@ -186,10 +186,17 @@ async def check_same_table(cluster: Cluster, path: TablePath, table_id: int, *, 
     """Ask the coordinator for a table by its name; code 7 if there is none, or if another one has the name by now.
 
     Partitions are asked for by the name of their table. That one is missing, or that there are none, says nothing about
-    the table that a caller has unless it is still the one with the name.
+    the table that a caller has unless it is still the one with the name. While the coordinator cannot be asked the
+    table counts as the same.
     """
     request = pb.GetTableInfoRequest(table_path=pb_table_path(path))
-    response = await cluster.request_coordinator(apis.GET_TABLE_INFO, request)
+    try:
+        response = await cluster.request_coordinator(apis.GET_TABLE_INFO, request)
+    except FlussError as error:
+        if error.error_code == ErrorCode.TABLE_NOT_EXIST:
+            raise
+        logger.debug("whether %s is still the same table is not known: %s", path, error.message)
+        return
     if response.table_id != table_id:
         raise _created_again(path, purpose)
 
