@@ -143,7 +143,7 @@ def test_a_scanner_that_has_no_partition_to_notice_it_by_is_told_too(
         replace(server, path, replacement)
         for _ in range(2):
             # It may have looked between the drop and the creation.
-            with pytest.raises(FlussError, match="was dropped and created again|does not exist") as refused:
+            with pytest.raises(FlussError, match=r"was dropped and created again|does not exist") as refused:
                 scanner.poll(AN_HOUR_MS)
             assert refused.value.error_code == ErrorCode.TABLE_NOT_EXIST
 
