@@ -16,9 +16,8 @@ import pytest
 
 import fluss
 from fluss import aio, blocking, embedded
-from fluss.client.consume.membership import Membership
 from fluss.client.scan.records import ScanRecord
-from fluss.testing.waiting import eventually, eventually_async
+from fluss.testing.waiting import eventually
 
 SCHEMA = pa.schema([("id", pa.int32())])
 POLL_MS = 1000
@@ -100,30 +99,46 @@ def test_a_loop_over_a_consumer_that_is_interrupted_goes_on_where_it_was(
         assert read_ids(consumer) == list(range(10))
 
 
-async def test_a_poll_that_is_cancelled_while_a_member_makes_sure_is_read_again(
-    server: embedded.EmbeddedServer, connection: blocking.FlussConnection, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_loop", [False, True])
+async def test_what_is_cancelled_while_a_member_makes_sure_is_read_again(
+    server: embedded.EmbeddedServer,
+    connection: blocking.FlussConnection,
+    monkeypatch: pytest.MonkeyPatch,
+    is_loop: bool,
 ) -> None:
-    path = create_table(connection).table_path
+    table = create_table(connection)
     async with await aio.FlussConnection.create(server.config()) as plain:
-        consumer = (await plain.get_table(path)).consumer("reader")
-        # The process is paused for longer than its lease as soon as something has been read.
-        is_paused = False
-        monkeypatch.setattr(
-            Membership, "is_sure", lambda _: not (is_paused or any(at > 0 for at in consumer.positions().values()))
-        )
-        polling = asyncio.ensure_future(consumer.poll(POLL_MS * 1000))
-        await eventually_async(lambda: any(at > 0 for at in consumer.positions().values()))
-        polling.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await polling
-        monkeypatch.undo()
-        await consumer.commit()
+        consumer = (await plain.get_table(table.table_path)).consumer("reader")
         ids: list[int] = []
 
-        async def polled() -> bool:
-            ids.extend(record.row["id"] for record in await consumer.poll(POLL_MS))
-            return len(ids) >= 10
+        async def read() -> None:
+            if is_loop:
+                async for record in consumer:
+                    ids.append(record.row["id"])
+                    if len(ids) >= 15:
+                        return
+            while len(ids) < 15:
+                ids.extend(record.row["id"] for record in await consumer.poll(POLL_MS * 1000))
 
-        await eventually_async(polled, "reading ten records")
-        assert ids == list(range(10))
+        has_read = asyncio.Event()
+
+        async def never_sure(*_: object) -> None:
+            has_read.set()
+            await asyncio.Event().wait()
+
+        # As if the process had been paused for longer than its lease as soon as something has been read.
+        monkeypatch.setattr(fluss.Consumer, "_make_sure", never_sure)
+        reading = asyncio.ensure_future(read())
+        await asyncio.wait_for(has_read.wait(), 60)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert ids == []
+        monkeypatch.undo()
+        await consumer.commit()
+        writer = table.new_append().create_writer()
+        writer.append_many({"id": id} for id in range(10, 15))
+        writer.flush()
+        await asyncio.wait_for(read(), 60)
+        assert ids == list(range(15))
         await consumer.close()

@@ -240,8 +240,10 @@ class Consumer(ServerMade):
         try:
             yield
         except FlussError:
+            self._rest.clear()
             raise
         except BaseException:
+            self._rest.clear()
             moved = {
                 bucket: before[bucket]
                 for bucket, at in subscriptions.positions().items()
