@@ -227,6 +227,23 @@ def test_partial_updates(tables: Tables) -> None:
         writer.upsert_arrow(pa.table({"id": [1], "price": [1]}))
 
 
+@pytest.mark.parametrize(("unit", "digits"), [("us", 12_345), ("ns", 12_000_001)])
+def test_digits_of_times_that_rows_with_keys_cannot_hold_are_refused(tables: Tables, unit: str, digits: int) -> None:
+    # They were cut off, so that a value changed, and two keys became one.
+    schema = pa.schema([("at", pa.time64(unit)), ("end", pa.time64(unit))])
+    table = tables.create(schema, ("at",))
+    writer = table.new_upsert().create_writer()
+    fine, coarse = pa.array([digits], pa.time64(unit)), pa.array([0], pa.time64(unit))
+    for at, end in ((fine, coarse), (coarse, fine)):
+        with pytest.raises(FlussError, match=r"has 00:00:00\.012\S+, with digits below a millisecond; .*: round it"):
+            writer.upsert_arrow(pa.table({"at": at, "end": end}))
+    with pytest.raises(FlussError, match="Column 'at' has 00:00:00"):
+        writer.delete_arrow(pa.table({"at": fine}))
+    writer.upsert_arrow(pa.table({"at": coarse, "end": pa.nulls(1, pa.time64(unit))}))
+    wait_for(writer.flush())
+    assert table.to_arrow().to_pylist() == [{"at": dt.time(), "end": None}]
+
+
 def test_without_an_event_loop(server: embedded.EmbeddedServer, tables: Tables) -> None:
     path = tables.create_log(SCHEMA).table_path
     with blocking.FlussConnection.create(server.config()) as connection:

@@ -6,17 +6,63 @@ implements ``BucketHost``. Neither imports the other, so that they could live in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
+from fluss.errors import ErrorCode, FlussError
 from fluss.schema.descriptor import TableDescriptor
 from fluss.schema.schema import Schema
+from fluss.schema.serde import schema_from_json
 from fluss.schema.table import TableBucket, TablePath
 
 # Epoch milliseconds. A parameter of everything that stamps, expires or waits, so that tests own the time.
 Clock: TypeAlias = Callable[[], int]
+
+
+class TableSchemas(Mapping[int, Schema]):
+    """All schemas that a table ever had, by id. Those that were stored are read when they are first wanted.
+
+    A table that had a column added a thousand times has a million columns in them, and hardly ever is one wanted but
+    the newest. Threads may share it.
+    """
+
+    __slots__ = ("_schemas",)
+
+    def __init__(self, schemas: Mapping[int, Schema] | Mapping[int, str]) -> None:
+        """``schemas`` are values or their JSON."""
+        self._schemas: dict[int, Schema | str] = {}
+        self._schemas.update(schemas._schemas if isinstance(schemas, TableSchemas) else schemas)
+
+    def __getitem__(self, schema_id: int) -> Schema:
+        schema = self._schemas[schema_id]
+        if isinstance(schema, str):
+            try:
+                schema = schema_from_json(schema)
+            except FlussError as error:
+                raise FlussError(
+                    f"the metadata is damaged: schema {schema_id} of a table cannot be read: {error.message}. Restore "
+                    "metadata.sqlite from a backup",
+                    ErrorCode.STORAGE_EXCEPTION,
+                ) from error
+            self._schemas[schema_id] = schema
+        return schema
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._schemas)
+
+    def __len__(self) -> int:
+        return len(self._schemas)
+
+    def __contains__(self, schema_id: object) -> bool:
+        return schema_id in self._schemas
+
+    def having(self, schema_id: int, schema: Schema) -> TableSchemas:
+        """Return these schemas and another one."""
+        schemas = TableSchemas(self)
+        schemas._schemas[schema_id] = schema
+        return schemas
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ import pyarrow as pa
 from fluss.client.consume.group import NO_PARTITION, BucketKey
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.runtime import Runtime, run_as_called, run_blocking
-from fluss.client.kernel.table_calls import bucket_offsets, partition_infos
+from fluss.client.kernel.table_calls import bucket_offsets, partitions_of
 from fluss.client.scan.fetch.fetcher import OffsetOutOfRangeError
 from fluss.client.scan.log_scanner import LogScanner
 from fluss.client.scan.records import RecordBatches, ScanRecord, ScanRecords
@@ -213,20 +213,45 @@ class Consumer(ServerMade):
         if not self._epochs or not membership.is_sure():
             await self._runtime.bridge(membership.wait_for_news(timeout_s))
             return None
+        with self._going_back(scanner):
+            try:
+                polled = await read(scanner, int(timeout_s * 1000))
+            except OffsetOutOfRangeError as error:
+                await self._find_lost(scanner, error)
+                return None
+            except FlussError as error:
+                if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+                    raise
+                await self._forget_dropped_partitions(scanner)
+                return None
+            if not len(polled):  # type: ignore[arg-type]  # Everything that is polled has a length.
+                return None
+            await self._make_sure(membership)
+            return polled
+
+    @contextmanager
+    def _going_back(self, scanner: LogScanner[Any]) -> Iterator[None]:
+        """Have the next poll read again what did not reach the program, because of Ctrl-C or a task that is cancelled.
+
+        Otherwise it would be committed as if the program was done with it.
+        """
+        subscriptions = scanner._pipeline.subscriptions
+        before = subscriptions.positions()
         try:
-            polled = await read(scanner, int(timeout_s * 1000))
-        except OffsetOutOfRangeError as error:
-            await self._find_lost(scanner, error)
-            return None
-        except FlussError as error:
-            if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
-                raise
-            await self._forget_dropped_partitions(scanner)
-            return None
-        if not len(polled):  # type: ignore[arg-type]  # Everything that is polled has a length.
-            return None
-        await self._make_sure(membership)
-        return polled
+            yield
+        except FlussError:
+            self._rest.clear()
+            raise
+        except BaseException:
+            self._rest.clear()
+            moved = {
+                bucket: before[bucket]
+                for bucket, at in subscriptions.positions().items()
+                if before.get(bucket, at) != at
+            }
+            if moved and not self._is_closed:
+                scanner._begin(moved)
+            raise
 
     async def _make_sure(self, membership: Membership) -> None:
         """See to it that what was read is still this member's: the process may have been paused meanwhile."""
@@ -524,7 +549,7 @@ class Consumer(ServerMade):
 
     async def _forget_dropped_partitions(self, scanner: LogScanner[Any]) -> None:
         """Read no more of partitions that are gone. The group will notice, too."""
-        existing = await self._runtime.bridge(partition_infos(self._cluster, self._info.table_path))
+        existing = await self._runtime.bridge(partitions_of(self._cluster, self._info))
         ids = {partition.partition_id for partition in existing}
         # They stay this member's until the group says otherwise, so that they are not begun with again.
         gone = [bucket for bucket in self._epochs if bucket.partition_id not in ids]
@@ -536,7 +561,7 @@ class Consumer(ServerMade):
         """Yield records for ever, blocking. A record counts as processed when the next one is asked for."""
         while True:
             while not self._rest:
-                self._rest = deque(self.poll(_ITERATION_POLL_MS))
+                run_blocking(self._poll_for_loop())
             yield self._rest[0]
             self._finish_first()
 
@@ -544,9 +569,16 @@ class Consumer(ServerMade):
         """Yield records for ever. A record counts as processed when the next one is asked for."""
         while True:
             while not self._rest:
-                self._rest = deque(await self.poll_async(_ITERATION_POLL_MS))
+                await self._poll_for_loop()
             yield self._rest[0]
             self._finish_first()
+
+    async def _poll_for_loop(self) -> None:
+        await self._poll(self._read_rest, _ITERATION_POLL_MS, is_batch=False)
+
+    async def _read_rest(self, scanner: LogScanner[Any], timeout_ms: int) -> deque[ScanRecord]:
+        self._rest = deque(await scanner.poll_async(timeout_ms))
+        return self._rest
 
     def _finish_first(self) -> None:
         # A commit in the loop may have found out that the records belong to others.

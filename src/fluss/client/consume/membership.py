@@ -32,7 +32,7 @@ from fluss.client.consume.group import (
 from fluss.client.consume.group_table import GroupName, GroupRows, events_of, group_table_info
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.runtime import Runtime
-from fluss.client.kernel.table_calls import partition_infos
+from fluss.client.kernel.table_calls import partitions_of
 from fluss.client.scan.log_scanner import LogScanner
 from fluss.config import Config
 from fluss.errors import ConsumerFencedError, ErrorCode, FlussError, RequestTimeoutError
@@ -362,7 +362,7 @@ class Membership:
     async def _partition_ids(self) -> tuple[int, ...]:
         if not self._info.is_partitioned():
             return (NO_PARTITION,)
-        infos = await partition_infos(self._cluster, self._info.table_path)
+        infos = await partitions_of(self._cluster, self._info)
         return tuple(sorted(partition.partition_id for partition in infos))
 
     # For the consumer

@@ -19,6 +19,9 @@ from typing import Final, TypeAlias, TypeVar
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.errors import ErrorCode, FlussError
+from fluss.protocol import api as apis
+from fluss.protocol.convert import pb_table_path
+from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.retry import LEADER_CALLS, METADATA
 from fluss.schema.table import TableBucket, TableInfo, TablePath
 
@@ -35,6 +38,8 @@ _QUESTIONS_MAX: Final = 16
 # milliseconds, in which it answers no other client.
 _PARTITIONS_PER_REQUEST: Final = 500
 _METADATA_REQUESTS_MAX: Final = 4
+# What a table is to be got anew for, by readers.
+_READING: Final = "read it"
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +115,7 @@ def _check_possible(cluster: Cluster, path: TablePath, buckets: Iterable[TableBu
         return
     for bucket in buckets:
         if bucket.table_id != info.table_id:
-            raise _created_again(path, "read the new one")
+            raise _created_again(path, _READING)
         if bucket.bucket_id >= info.num_buckets:
             raise FlussError(
                 f"No leader found for table bucket {bucket}: {path} has the buckets 0 to {info.num_buckets - 1}"
@@ -173,8 +178,27 @@ def _why_leaderless(cluster: Cluster, bucket: TableBucket | None) -> str:
 
 def _created_again(path: TablePath, purpose: str) -> FlussError:
     return FlussError(
-        f"{path} was dropped and created again; get the table again to {purpose}", ErrorCode.TABLE_NOT_EXIST
+        f"Table '{path}' was dropped and created again; get it anew to {purpose}", ErrorCode.TABLE_NOT_EXIST
     )
+
+
+async def check_same_table(cluster: Cluster, path: TablePath, table_id: int, *, purpose: str = _READING) -> None:
+    """Ask the coordinator for a table by its name; code 7 if there is none, or if another one has the name by now.
+
+    Partitions are asked for by the name of their table. That one is missing, or that there are none, says nothing about
+    the table that a caller has unless it is still the one with the name. While the coordinator cannot be asked the
+    table counts as the same.
+    """
+    request = pb.GetTableInfoRequest(table_path=pb_table_path(path))
+    try:
+        response = await cluster.request_coordinator(apis.GET_TABLE_INFO, request)
+    except FlussError as error:
+        if error.error_code == ErrorCode.TABLE_NOT_EXIST:
+            raise
+        logger.debug("whether %s is still the same table is not known: %s", path, error.message)
+        return
+    if response.table_id != table_id:
+        raise _created_again(path, purpose)
 
 
 async def find_leaders(
@@ -184,9 +208,14 @@ async def find_leaders(
     path = info.table_path
     partition_ids = {bucket.partition_id for bucket in buckets if bucket.partition_id is not None}
     found = await _refresh_partitions(cluster, path, partition_ids)
+    if any(error.error_code == ErrorCode.PARTITION_NOT_EXISTS for error in found.values()):
+        try:
+            await check_same_table(cluster, path, info.table_id)
+        except FlussError as reason:
+            found[None] = reason
     errors = {}
     for bucket in buckets:
-        error = found.get(bucket.partition_id) or found.get(None)
+        error = found.get(None) or found.get(bucket.partition_id)
         if error is None and cluster.leader_of(bucket) is None:
             error = _leaderless_error(cluster, info, bucket)
         if error is not None:
@@ -222,7 +251,7 @@ async def _refresh_partitions(
 def _leaderless_error(cluster: Cluster, info: TableInfo, bucket: TableBucket) -> FlussError:
     known = cluster.table_info(info.table_path)
     if known is not None and known.table_id != info.table_id:
-        return _created_again(info.table_path, "read the new one")
+        return _created_again(info.table_path, _READING)
     return _no_leader(cluster, info.table_path, bucket)
 
 
@@ -257,6 +286,18 @@ class TableLeaders:
         Afterwards some leaders may still be unknown. Raises code 36 if there is no such partition, 7 if the table is
         gone or another one, and what asking failed with.
         """
+        path, table_id = self._info.table_path, self._info.table_id
+        try:
+            await self._find(bucket_ids)
+        except FlussError as error:
+            if error.error_code == ErrorCode.PARTITION_NOT_EXISTS:
+                await check_same_table(self._cluster, path, table_id, purpose=self._purpose)
+            raise
+        known = self._cluster.table_info(path)
+        if known is None or known.table_id != table_id:
+            raise _created_again(path, self._purpose)
+
+    async def _find(self, bucket_ids: Iterable[int]) -> None:
         path, name = self._info.table_path, self.partition_name
         if name is not None:
             # Known already, if another part of the client has asked for it.
@@ -265,12 +306,6 @@ class TableLeaders:
             await self._cluster.refresh([path], partitions=[] if name is None else [(path, name)])
             if name is not None:
                 self._set_partition(await self._cluster.partition_id(path, name))
-        info = self._cluster.table_info(path)
-        if info is None or info.table_id != self._info.table_id:
-            raise FlussError(
-                f"Table '{path}' was dropped and created again; get it anew to {self._purpose}",
-                ErrorCode.TABLE_NOT_EXIST,
-            )
 
     def _set_partition(self, partition_id: int | None) -> None:
         """Note which partition it is now; one that was created again has another id."""

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from fluss.client.kernel.cluster import Cluster
-from fluss.client.kernel.leaders import ask_leaders
+from fluss.client.kernel.leaders import ask_leaders, check_same_table
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
 from fluss.protocol.convert import (
@@ -52,6 +52,22 @@ async def partition_infos(cluster: Cluster, path: TablePath, spec: PartitionSpec
         request.partial_partition_spec.CopyFrom(pb_partition_spec(spec))
     response = await cluster.request_coordinator(apis.LIST_PARTITION_INFOS, request)
     return [partition_info(message) for message in response.partitions_info]
+
+
+async def partitions_of(cluster: Cluster, info: TableInfo) -> list[PartitionInfo]:
+    """Ask for the partitions of a table; code 7 if it is gone, or another one has its name by now.
+
+    The answer is by name, so it is that of the table only if the table is still there behind it.
+    """
+    path, table_id = info.table_path, info.table_id
+    try:
+        found = await partition_infos(cluster, path)
+    except FlussError as error:
+        if error.error_code == ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION:
+            await check_same_table(cluster, path, table_id)
+        raise
+    await check_same_table(cluster, path, table_id)
+    return found
 
 
 async def is_gone(cluster: Cluster, info: TableInfo) -> bool:
@@ -108,6 +124,7 @@ async def bucket_offsets(
     except FlussError as error:
         if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
             raise
+        await check_same_table(cluster, path, next(iter(buckets)).table_id)
         missing = await _missing_partition(cluster, path, buckets)
         if missing is None:
             raise

@@ -78,11 +78,13 @@ class Unused:
         return bool(self._polled)
 
     def add(self, runs: Runs) -> None:
-        """Take what a poll has returned."""
+        """Take what a poll has returned, all of it or nothing."""
+        polled = []
         for subscription, run in runs:
             assert run.batch is not None
             batch, items = run.batch, self._items_of(run)
-            self._polled.append(PolledRun(subscription, run, batch, len(items), iter(items)))
+            polled.append(PolledRun(subscription, run, batch, len(items), iter(items)))
+        self._polled.extend(polled)
 
     def first(self) -> PolledRun | None:
         """Return the first run that has something unused, and forget those before it.

@@ -267,7 +267,9 @@ class LogScanner(ServerMade, Generic[ItemT]):
             if choices is None and self.is_partitioned() and interval_ms:
                 self._followed = FollowedPartitions(self._info, offsets, new_start)
                 self._discovery = PartitionDiscovery(
-                    self._cluster, self._runtime, self._info.table_path, interval_ms / 1000, self._follow_partitions
+                    *(self._cluster, self._runtime, self._info, interval_ms / 1000),
+                    on_partitions=self._follow_partitions,
+                    on_gone=self._lose_table,
                 )
                 self._pipeline.fetcher.on_missing_partition = self._discovery.look_now
 
@@ -297,6 +299,10 @@ class LogScanner(ServerMade, Generic[ItemT]):
                 self._pipeline.subscriptions.begin(starts)
         finally:
             self._lock.release()
+
+    def _lose_table(self, error: FlussError) -> None:
+        """Have polls say that the table is gone, also if it has no partition that they would notice it by."""
+        self._pipeline.buffer.fail_all(error)
 
     async def _prepare(self, partition_ids: set[int], latest: list[TableBucket]) -> dict[TableBucket, int]:
         """Make sure that partitions exist, and return the latest offsets of buckets."""
@@ -516,7 +522,7 @@ class LogScanner(ServerMade, Generic[ItemT]):
                     if not polled.subscription.is_active:
                         break
                     yield item
-            unused.add(run_blocking(self._poll_for_loop()))
+            self._take(run_blocking(self._poll_for_loop()))
 
     async def __aiter__(self) -> AsyncIterator[ItemT]:
         """Like ``for``, without blocking the event loop."""
@@ -527,7 +533,7 @@ class LogScanner(ServerMade, Generic[ItemT]):
                     if not polled.subscription.is_active:
                         break
                     yield item
-            unused.add(await self._poll_for_loop())
+            self._take(await self._poll_for_loop())
 
     async def _poll_for_loop(self) -> Runs:
         with self._lock:
@@ -537,6 +543,14 @@ class LogScanner(ServerMade, Generic[ItemT]):
             self._repeat_starts = None
         collect = self._collect_written if self._is_batch_scanner else self._collect_records
         return await self._pipeline.poller.poll(collect, _ITERATION_POLL_S)
+
+    def _take(self, runs: Runs) -> None:
+        """Have a loop hand out what it has polled; if Ctrl-C comes before it can, the next poll reads it again."""
+        try:
+            self._unused.add(runs)
+        except BaseException:
+            self._pipeline.poller.give_back(runs)
+            raise
 
     def _give_back_unused(self) -> None:
         """Let polls and bounded reads begin where a loop was left."""

@@ -12,30 +12,33 @@ from functools import partial
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.runtime import Runtime
-from fluss.client.kernel.table_calls import partition_infos
-from fluss.errors import FlussError
-from fluss.schema.table import TablePath
+from fluss.client.kernel.table_calls import partitions_of
+from fluss.errors import ErrorCode, FlussError
+from fluss.schema.table import TableInfo
 
 logger = logging.getLogger(__name__)
 
 
 class PartitionDiscovery:
-    """Looks for partitions again and again, and tells their ids to ``on_partitions``, a method of ``reader``.
+    """Looks for partitions again and again, and tells their ids to ``on_partitions``, a method of the reader.
 
-    It keeps neither the reader nor itself alive, and stops when the reader is dropped. ``on_partitions`` is called on
-    the event loop of the runtime and must not block.
+    If the table was dropped, or another one has its name, ``on_gone`` is told so, once: a table without partitions has
+    no bucket whose fetches would fail. It keeps neither the reader nor itself alive, and stops when the reader is
+    dropped. Both methods are called on the event loop of the runtime and must not block.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         runtime: Runtime,
-        path: TablePath,
+        info: TableInfo,
         interval_s: float,
         on_partitions: Callable[[Collection[int]], None],
+        on_gone: Callable[[FlussError], None],
     ) -> None:
         wanted = asyncio.Event()
-        look = partial(_look_again_and_again, cluster, path, interval_s, wanted, weakref.WeakMethod(on_partitions))
+        tell, tell_gone = weakref.WeakMethod(on_partitions), weakref.WeakMethod(on_gone)
+        look = partial(_look_again_and_again, cluster, info, interval_s, wanted, tell, tell_gone)
         # Has it look at once. To be called on the event loop of the runtime.
         self.look_now: Callable[[], None] = wanted.set
         self._stop = weakref.finalize(self, _cancel, runtime.submit(look()))
@@ -52,10 +55,11 @@ def _cancel(looking: Future[None]) -> None:
 
 async def _look_again_and_again(
     cluster: Cluster,
-    path: TablePath,
+    info: TableInfo,
     interval_s: float,
     wanted: asyncio.Event,
     tell: weakref.WeakMethod[Callable[[Collection[int]], None]],
+    tell_gone: weakref.WeakMethod[Callable[[FlussError], None]],
 ) -> None:
     while True:
         with suppress(TimeoutError):
@@ -63,10 +67,15 @@ async def _look_again_and_again(
                 await wanted.wait()
         wanted.clear()
         try:
-            found = {partition.partition_id for partition in await partition_infos(cluster, path)}
+            found = {partition.partition_id for partition in await partitions_of(cluster, info)}
         except FlussError as error:
+            if error.error_code == ErrorCode.TABLE_NOT_EXIST:
+                on_gone = tell_gone()
+                if on_gone is not None:
+                    on_gone(error)
+                return
             # The next look may succeed; polls say what is wrong if nothing does.
-            logger.debug("the partitions of %s could not be listed: %s", path, error.message)
+            logger.debug("the partitions of %s could not be listed: %s", info.table_path, error.message)
             continue
         on_partitions = tell()
         if on_partitions is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import find_unknown_leaders, retries_until
 from fluss.client.kernel.missing_partitions import shown_partitions
-from fluss.client.kernel.table_calls import bucket_offsets, partition_infos
+from fluss.client.kernel.table_calls import bucket_offsets, partitions_of
 from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
 from fluss.schema.offsets import OffsetSpec
@@ -68,7 +68,7 @@ async def table_buckets(
     """
     partition_ids: list[int | None] = [None]
     if info.is_partitioned():
-        existing = await partition_infos(cluster, info.table_path)
+        existing = await partitions_of(cluster, info)
         partition_ids = [
             partition.partition_id
             for partition in chosen_partitions(info, existing, choices)

@@ -29,8 +29,8 @@ from fluss.client.kernel.runtime import Runtime
 from fluss.client.kernel.table_calls import (
     bucket_offsets,
     fresh_table_info,
-    partition_infos,
     partitions_and_dropped,
+    partitions_of,
     readable_lake_snapshot,
 )
 from fluss.client.scan.table_buckets import chosen_partitions
@@ -127,7 +127,7 @@ class _Planner:
     async def plan(self, *, is_last: bool = False) -> UnionPlan | None:
         info = self.info
         # Before the snapshot: a partition that is dropped in between is in one of the answers.
-        existing = await partition_infos(self.cluster, info.table_path) if info.is_partitioned() else []
+        existing = await partitions_of(self.cluster, info) if info.is_partitioned() else []
         obstacle = self._obstacle()
         if obstacle is not None:
             snapshot = await readable_lake_snapshot(self.cluster, info.table_path)

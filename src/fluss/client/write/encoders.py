@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.types as pat
 
 import fluss.arrow_compute as pc
 from fluss.buffers import BytesLike, Int64Array, UInt8Array, byte_view
@@ -42,6 +43,7 @@ from fluss.schema.types import TypeRoot
 BY_KEY: Final = None
 _MAYBE_EMPTY_ROOTS: Final = (TypeRoot.CHAR, TypeRoot.STRING, TypeRoot.BYTES)
 _ALL_COLUMNS: Final = "*"
+_UNITS_PER_MILLI: Final = {"us": 1_000, "ns": 1_000_000}
 _ENCODERS = {KvFormat.COMPACTED: compacted_columns.encode_rows, KvFormat.INDEXED: indexed.encode_rows}
 
 
@@ -292,6 +294,23 @@ class EncodedKvBatch:
         return replace(self, record_count=sum([batch.record_count for batch in batches]), body=body)
 
 
+def _check_times(rows: pa.RecordBatch) -> None:
+    """Refuse times of the day with digits that a row cannot hold: it has milliseconds, whatever the TIME of its column.
+
+    Only batches of Arrow can keep the others, in log tables.
+    """
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if not pat.is_time64(column.type):
+            continue
+        has_more = column.view(pa.int64()).fill_null(0).to_numpy() % _UNITS_PER_MILLI[column.type.unit] != 0
+        if has_more.any():
+            shown = column.slice(int(has_more.argmax()), 1).cast(pa.string())[0].as_py()
+            raise FlussError(
+                f"Column '{name}' has {shown}, with digits below a millisecond; tables with a primary key keep "
+                "milliseconds of a TIME: round it, or use another type"
+            )
+
+
 class KvEncoder(TableEncoder):
     """Encodes KV batches of one table in one of its schemas, of whole rows or of some of their columns.
 
@@ -322,6 +341,10 @@ class KvEncoder(TableEncoder):
             has_rows_by_key=has_rows_by_key,
         )
         super().__init__(info, layout, has_rows_by_key=has_rows_by_key, is_slow=True, is_stepwise=True)
+
+    def check_keys(self, batch: pa.RecordBatch) -> None:
+        super().check_keys(batch)
+        _check_times(batch)
 
     def bucket_of(self, packed_row: bytes) -> int:
         columns = self._key_columns(self.layout.to_arrow([packed_row]))

@@ -34,7 +34,7 @@ from fluss.schema.table_options import (
 from fluss.server.coordinator.dynamic_configs import LakeConfig
 from fluss.server.coordinator.settings import CoordinatorSettings
 from fluss.server.coordinator.table_validation import TableLimits, check_aggregations, validate_table
-from fluss.server.model import Table
+from fluss.server.model import Table, TableSchemas
 
 KV_FORMAT_VERSION_NEWEST: Final = 2
 # Batches carry the id of their schema in 16 bits.
@@ -178,7 +178,10 @@ def with_added_columns(table: Table, columns: Iterable[Column], lake: LakeConfig
     check_aggregations(descriptor)
     schema_id = table.schema_id + 1
     return replace(
-        table, schema_id=schema_id, descriptor=descriptor, schemas={**table.schemas, schema_id: descriptor.schema}
+        table,
+        schema_id=schema_id,
+        descriptor=descriptor,
+        schemas=TableSchemas(table.schemas).having(schema_id, descriptor.schema),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 from typing import Final
 
 from fluss.errors import CorruptRecordError, ErrorCode, FlussError
@@ -36,9 +35,9 @@ class BatchCheck:
     def __init__(self, table: Table) -> None:
         self._path = table.path
         self._is_arrow = table.descriptor.log_format is LogFormat.ARROW
-        self._layouts: Mapping[int, ColumnLayout] = {
-            schema_id: column_layout(schema.to_arrow()) for schema_id, schema in table.schemas.items()
-        }
+        self._schemas = table.schemas
+        # By schema id, of schemas that batches have.
+        self._layouts: dict[int, ColumnLayout] = {}
         # By schema and metadata.
         self._shapes: dict[tuple[int, bytes], _Shape] = {}
 
@@ -61,11 +60,18 @@ class BatchCheck:
             batches.append(batch)
         return batches
 
+    def _layout(self, schema_id: int) -> ColumnLayout:
+        layout = self._layouts.get(schema_id)
+        if layout is None:
+            schema = self._schemas.get(schema_id)
+            if schema is None:
+                raise self._misfit(f"it has the schema id {schema_id}, known are {sorted(self._schemas)}")
+            layout = self._layouts[schema_id] = column_layout(schema.to_arrow())
+        return layout
+
     def _check_batch(self, batch: LogBatch) -> None:
         header = batch.header
-        layout = self._layouts.get(header.schema_id)
-        if layout is None:
-            raise self._misfit(f"it has the schema id {header.schema_id}, known are {sorted(self._layouts)}")
+        layout = self._layout(header.schema_id)
         if header.last_offset_delta != max(header.record_count - 1, 0):
             raise self._misfit(f"it has {header.record_count} records and spans {header.last_offset_delta + 1} offsets")
         if not header.record_count and not len(batch.records):

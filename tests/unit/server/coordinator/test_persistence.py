@@ -23,7 +23,9 @@ from fluss.errors import FlussError
 from fluss.net.transport import run
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.serde import schema_from_json
 from fluss.schema.table import TablePath
+from fluss.server import model
 from fluss.server.coordinator.catalog import Catalog
 from fluss.server.coordinator.metadata.metadata_store import FILE_NAME, MetadataStore
 from fluss.server.coordinator.metadata.sqlite_file import SqliteFile
@@ -320,6 +322,30 @@ def test_a_table_that_cannot_be_read_is_named(metadata_file):
         connection.execute("UPDATE schemas SET schema_json = '{'")
     connection.close()
     assert "table 0 (fluss.t)" in _refusal(metadata_file)
+
+
+async def test_schemas_that_are_not_the_newest_are_read_when_they_are_wanted(make_cluster, tmp_path, monkeypatch):
+    # Columns can be added one by one, thousands of times: a start must not read all the schemas that there were.
+    async with make_cluster() as cluster:
+        await cluster.create("fluss.t", descriptor({"a": "INTEGER"}))
+        for number in range(20):
+            await cluster.alter("fluss.t", columns=[new_column(f"c{number}", {"type": "STRING"})])
+    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+        connection.execute("UPDATE schemas SET schema_json = '{' WHERE schema_id = 7")
+    connection.close()
+    read: list[str] = []
+    monkeypatch.setattr(model, "schema_from_json", lambda text: read.append(text) or schema_from_json(text))
+    async with make_cluster() as cluster:
+        schemas = cluster.table("fluss.t").schemas
+        await cluster.alter("fluss.t", columns=[new_column("last", {"type": "STRING"})])
+        assert len(read) == 1
+        assert 6 in schemas
+        assert len(schemas[6].columns) == 6
+        assert schemas[6] is schemas[6]
+        assert len(read) == 2
+        with pytest.raises(FlussError, match="the metadata is damaged: schema 7 of a table cannot be read"):
+            schemas.get(7)
+        assert len(cluster.table("fluss.t").schemas) == 22
 
 
 def test_a_table_without_its_schema_is_named(metadata_file):

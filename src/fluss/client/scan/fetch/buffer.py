@@ -275,6 +275,8 @@ class ScanBuffer:
         self._condition = threading.Condition(threading.Lock())
         self._chunks: deque[Chunk] = deque()
         self._failures: dict[Subscription, FlussError] = {}
+        # Why nothing more will come of any bucket.
+        self._final_failure: FlussError | None = None
         self._bytes_held = 0
         self._is_room_wanted = False
         self._is_closed = False
@@ -306,6 +308,12 @@ class ScanBuffer:
     def recover(self, subscription: Subscription) -> None:
         with self._condition:
             self._failures.pop(subscription, None)
+
+    def fail_all(self, error: FlussError) -> None:
+        """Have polls raise an error for good, behind what was fetched before."""
+        with self._condition:
+            self._final_failure = error
+            self._announce()
 
     def has_room(self) -> bool:
         """Whether more may be fetched; if not, ``on_room`` will tell when."""
@@ -347,7 +355,7 @@ class ScanBuffer:
     @property
     def has_something(self) -> bool:
         """Whether there is anything to read, or to raise."""
-        return bool(self._chunks or self._failures or self._is_closed)
+        return bool(self._chunks or self._failures or self._final_failure or self._is_closed)
 
     def take(self) -> Chunk | None:
         """Remove the first chunk. The caller calls ``release`` when it has read the chunk."""
@@ -393,9 +401,8 @@ class ScanBuffer:
     def failure(self) -> FlussError | None:
         """Return a copy of the oldest failure, to be raised."""
         with self._condition:
-            for error in self._failures.values():
-                return error.copied()
-        return None
+            error = next(iter(self._failures.values()), self._final_failure)
+        return None if error is None else error.copied()
 
     async def wait(self, news_count: int, timeout_s: float | None) -> bool:
         """Wait until there is more than ``news_count`` news; False if that takes longer than ``timeout_s``."""

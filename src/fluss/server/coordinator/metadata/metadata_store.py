@@ -19,14 +19,13 @@ from fluss.errors import ErrorCode, FlussError
 from fluss.schema.acl import AclBinding, AclOperation, AclResource, AclResourceType, split_principal
 from fluss.schema.cluster_info import ServerTag
 from fluss.schema.descriptor import DatabaseDescriptor, TableDescriptor
-from fluss.schema.schema import Schema
-from fluss.schema.serde import schema_from_json, schema_to_json
+from fluss.schema.serde import schema_to_json
 from fluss.schema.table import TableBucket, TablePath
 from fluss.server.coordinator.metadata.kv_snapshot_table import KvSnapshotTable
 from fluss.server.coordinator.metadata.migrations import MIGRATIONS
 from fluss.server.coordinator.metadata.remote_log_table import RemoteLogTable
 from fluss.server.coordinator.metadata.sqlite_file import SqliteFile
-from fluss.server.model import Partition, PartitionDrop, Table
+from fluss.server.model import Partition, PartitionDrop, Table, TableSchemas
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +229,7 @@ class MetadataStore:
 
     def _table(self, schema_jsons: Mapping[int, str], row: tuple[Any, ...]) -> Table:
         try:
-            schemas = {schema_id: schema_from_json(text) for schema_id, text in schema_jsons.items()}
-            return _table(schemas, *row)
+            return _table(TableSchemas(schema_jsons), *row)
         except (FlussError, ValueError, KeyError, TypeError) as error:
             raise FlussError(
                 f"the metadata in {self._file.path} is damaged: table {row[0]} ({row[1]}.{row[2]}) cannot be read: "
@@ -384,7 +382,7 @@ def _table_row(table: Table) -> tuple[Any, ...]:
 
 
 def _table(
-    schemas: Mapping[int, Schema],
+    schemas: TableSchemas,
     table_id: int,
     database_name: str,
     table_name: str,

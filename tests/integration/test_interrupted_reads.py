@@ -1,0 +1,144 @@
+"""Ctrl-C and cancelled tasks while records are on their way to the program: the next read begins with them.
+
+In a notebook a loop is interrupted and run again, on the same scanner or consumer; what was polled for it and not
+handed out must not count as read. Shown by interrupting at the moments at which records have left the scanner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+import fluss
+from fluss import aio, blocking, embedded
+from fluss.client.scan.records import ScanRecord
+from fluss.testing.waiting import eventually
+
+SCHEMA = pa.schema([("id", pa.int32())])
+POLL_MS = 1000
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def connection(server: embedded.EmbeddedServer) -> Iterator[blocking.FlussConnection]:
+    with blocking.FlussConnection.create(server.config()) as opened:
+        yield opened
+
+
+def create_table(connection: blocking.FlussConnection) -> blocking.FlussTable:
+    """Create a table with ten records, in two batches."""
+    path = fluss.TablePath("fluss", f"interrupted_{next(_numbers)}")
+    connection.get_admin().create_table(path, fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=1))
+    table = connection.get_table(path)
+    writer = table.new_append().create_writer()
+    for ids in (range(5), range(5, 10)):
+        writer.append_many({"id": id} for id in ids)
+        writer.flush()
+    return table
+
+
+def read_ids(reader: blocking.LogScanner | blocking.Consumer) -> list[int]:
+    """Poll until there are ten records."""
+    ids: list[int] = []
+
+    def polled() -> bool:
+        ids.extend(record.row["id"] for record in reader.poll(POLL_MS))
+        return len(ids) >= 10
+
+    eventually(polled, "reading ten records")
+    return ids
+
+
+def interrupt_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
+    """Press Ctrl-C when records are made of what a poll has returned, the first time; return whether that was so."""
+    is_pressed = False
+    create_all = ScanRecord._create_all
+
+    def interrupted(*args: object) -> object:
+        nonlocal is_pressed
+        # Members of consumers read on a thread of the library, which gets no signals.
+        if not is_pressed and threading.current_thread() is threading.main_thread():
+            is_pressed = True
+            raise KeyboardInterrupt
+        return create_all(*args)
+
+    monkeypatch.setattr(ScanRecord, "_create_all", interrupted)
+    return lambda: is_pressed
+
+
+def test_a_loop_over_a_scanner_that_is_interrupted_goes_on_where_it_was(
+    connection: blocking.FlussConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create_table(connection)
+    has_been_interrupted = interrupt_once(monkeypatch)
+    with table.new_scan().create_log_scanner() as scanner:
+        scanner.subscribe_all()
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(scanner))
+        assert has_been_interrupted()
+        assert read_ids(scanner) == list(range(10))
+
+
+def test_a_loop_over_a_consumer_that_is_interrupted_goes_on_where_it_was(
+    connection: blocking.FlussConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create_table(connection)
+    with table.consumer("reader") as consumer:
+        has_been_interrupted = interrupt_once(monkeypatch)
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(consumer))
+        assert has_been_interrupted()
+        consumer.commit()
+        assert not consumer.committed()
+        assert read_ids(consumer) == list(range(10))
+
+
+@pytest.mark.parametrize("is_loop", [False, True])
+async def test_what_is_cancelled_while_a_member_makes_sure_is_read_again(
+    server: embedded.EmbeddedServer,
+    connection: blocking.FlussConnection,
+    monkeypatch: pytest.MonkeyPatch,
+    is_loop: bool,
+) -> None:
+    table = create_table(connection)
+    async with await aio.FlussConnection.create(server.config()) as plain:
+        consumer = (await plain.get_table(table.table_path)).consumer("reader")
+        ids: list[int] = []
+
+        async def read() -> None:
+            if is_loop:
+                async for record in consumer:
+                    ids.append(record.row["id"])
+                    if len(ids) >= 15:
+                        return
+            while len(ids) < 15:
+                ids.extend(record.row["id"] for record in await consumer.poll(POLL_MS * 1000))
+
+        has_read = asyncio.Event()
+
+        async def never_sure(*_: object) -> None:
+            has_read.set()
+            await asyncio.Event().wait()
+
+        # As if the process had been paused for longer than its lease as soon as something has been read.
+        monkeypatch.setattr(fluss.Consumer, "_make_sure", never_sure)
+        reading = asyncio.ensure_future(read())
+        await asyncio.wait_for(has_read.wait(), 60)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert ids == []
+        monkeypatch.undo()
+        await consumer.commit()
+        writer = table.new_append().create_writer()
+        writer.append_many({"id": id} for id in range(10, 15))
+        writer.flush()
+        await asyncio.wait_for(read(), 60)
+        assert ids == list(range(15))
+        await consumer.close()
