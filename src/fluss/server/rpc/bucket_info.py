@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.request_handler import RequestContext
@@ -22,6 +22,9 @@ from fluss.server.tablet.purgatory import FetchPurgatory
 from fluss.server.tablet.remote.remote_logs import RemoteLogs
 from fluss.storage.log.tablet import LogTablet
 
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
 # Offset types by their numbers in requests.
 EARLIEST, LATEST, TIMESTAMP, LOG_END = range(4)
 _OFFSET_TYPES = (  # Offset types by their numbers in requests.
@@ -34,6 +37,8 @@ _OFFSET_TYPES = (  # Offset types by their numbers in requests.
 # What is known about a bucket: its offset, why there is none, or a log that has to be looked into; the bucket itself,
 # if remote storage has to be asked first.
 _Found: TypeAlias = int | FlussError | LogTablet | HostedBucket
+# What is known by partition and bucket. A request may name a bucket any number of times, which is little work then.
+_FoundByPlace: TypeAlias = Mapping[tuple[int | None, int], _Found]
 
 
 class OffsetLister:
@@ -61,7 +66,7 @@ class OffsetLister:
     ) -> pb.ListOffsetsResponse | Awaitable[pb.ListOffsetsResponse]:
         """Answer at once unless a time has to be looked up, or everything says "try again"."""
         found = self._find_all(context, request)
-        if unopened := not_open(found):
+        if unopened := not_open(found.values()):
             return self._open_and_list(context, request, unopened)
         return self._list(request, found)
 
@@ -73,33 +78,39 @@ class OffsetLister:
         return response if isinstance(response, pb.ListOffsetsResponse) else await response
 
     def _list(
-        self, request: pb.ListOffsetsRequest, found: list[_Found]
+        self, request: pb.ListOffsetsRequest, found: _FoundByPlace
     ) -> pb.ListOffsetsResponse | Awaitable[pb.ListOffsetsResponse]:
-        if any(isinstance(answer, LogTablet | HostedBucket) for answer in found):
+        if any(isinstance(answer, LogTablet | HostedBucket) for answer in found.values()):
             return self._look_up(request, found)
-        if is_try_again(answer if isinstance(answer, FlussError) else None for answer in found):
+        if is_try_again(answer if isinstance(answer, FlussError) else None for answer in found.values()):
             return self._answer_later(request, found)
         return _offsets_response(request, found)
 
-    def _find_all(self, context: RequestContext, request: pb.ListOffsetsRequest) -> list[_Found]:
+    def _find_all(self, context: RequestContext, request: pb.ListOffsetsRequest) -> _FoundByPlace:
         try:
             table = self._access.table(context, request.table_id, AclOperation.DESCRIBE)
             self._check(request)
         except FlussError as error:
-            bucket_count = sum(len(bucket_ids) for _, bucket_ids in _wanted(request))
-            return [error for _ in range(bucket_count)]
+            return {
+                (wanted_partition, bucket_id): error
+                for wanted_partition, bucket_ids in _wanted(request)
+                for bucket_id in bucket_ids
+            }
         find_bucket, table_id = self._access.bucket, request.table_id
-        found: list[_Found] = []
+        found: dict[tuple[int | None, int], _Found] = {}
         for wanted_partition, bucket_ids in _wanted(request):
             for bucket_id in bucket_ids:
+                place = wanted_partition, bucket_id
+                if place in found:
+                    continue
                 try:
                     hosted = find_bucket(table, table_id, wanted_partition, bucket_id)
                     log = hosted.log()
                 except FlussError as error:
                     # There may be very many of them, and the traceback would keep everything that was looked at.
-                    found.append(error.with_traceback(None))
+                    found[place] = error.with_traceback(None)
                 else:
-                    found.append(_find(hosted, log, request))
+                    found[place] = _find(hosted, log, request)
         return found
 
     def _check(self, request: pb.ListOffsetsRequest) -> None:
@@ -120,13 +131,13 @@ class OffsetLister:
                 ErrorCode.INVALID_TIMESTAMP_EXCEPTION,
             )
 
-    async def _look_up(self, request: pb.ListOffsetsRequest, found: list[_Found]) -> pb.ListOffsetsResponse:
+    async def _look_up(self, request: pb.ListOffsetsRequest, found: _FoundByPlace) -> pb.ListOffsetsResponse:
         loop = asyncio.get_running_loop()
-        if any(isinstance(answer, HostedBucket) for answer in found):
-            asking = (self._ask_remote(answer, request.startTimestamp) for answer in found)
-            found = await asyncio.gather(*asking)
-        found = await loop.run_in_executor(self._readers, _look_up_all, found, request.startTimestamp)
-        return _offsets_response(request, found)
+        answers: Sequence[_Found] = list(found.values())
+        if any(isinstance(answer, HostedBucket) for answer in answers):
+            answers = await asyncio.gather(*(self._ask_remote(answer, request.startTimestamp) for answer in answers))
+        answers = await loop.run_in_executor(self._readers, _look_up_all, answers, request.startTimestamp)
+        return _offsets_response(request, dict(zip(found, answers, strict=True)))
 
     async def _ask_remote(self, answer: _Found, timestamp_ms: int) -> _Found:
         """Return what remote storage knows of a time; the log, if it has to be looked for there."""
@@ -139,7 +150,7 @@ class OffsetLister:
         except FlussError as error:
             return error
 
-    async def _answer_later(self, request: pb.ListOffsetsRequest, found: Sequence[_Found]) -> pb.ListOffsetsResponse:
+    async def _answer_later(self, request: pb.ListOffsetsRequest, found: _FoundByPlace) -> pb.ListOffsetsResponse:
         await self._purgatory.hold_back()
         return _offsets_response(request, found)
 
@@ -176,25 +187,42 @@ def _look_up(log: LogTablet, timestamp_ms: int) -> _Found:
         return error
 
 
-def _offsets_response(request: pb.ListOffsetsRequest, found: Sequence[_Found]) -> pb.ListOffsetsResponse:
+def _offsets_response(request: pb.ListOffsetsRequest, found: _FoundByPlace) -> pb.ListOffsetsResponse:
     """Return the answer: a message for each bucket of the first partition, two lists for each of the others."""
     response = pb.ListOffsetsResponse()
-    answers = iter(found)
-    for bucket_id, answer in zip(request.bucket_id, answers, strict=False):
-        entry = response.buckets_resp.add(bucket_id=bucket_id)
-        if isinstance(answer, FlussError):
-            set_failure(entry, answer)
-        else:
-            entry.offset = _known(answer)
+    first_id = partition_id(request)
+    entries: dict[int, pb.PbListOffsetsRespForBucket] = {}
+    for bucket_id in request.bucket_id:
+        _add_entry(response.buckets_resp, entries, bucket_id, found[first_id, bucket_id])
     for further in request.more_partitions:
         partition = response.more_partitions.add()
-        for bucket_id, answer in zip(further.bucket_id, answers, strict=False):
+        failures: dict[int, pb.PbListOffsetsRespForBucket] = {}
+        for bucket_id in further.bucket_id:
+            answer = found[further.partition_id, bucket_id]
             if isinstance(answer, FlussError):
-                set_failure(partition.failures.add(bucket_id=bucket_id), answer)
+                _add_entry(partition.failures, failures, bucket_id, answer)
             else:
                 partition.bucket_id.append(bucket_id)
                 partition.offset.append(_known(answer))
     return response
+
+
+def _add_entry(
+    answered: RepeatedCompositeFieldContainer[pb.PbListOffsetsRespForBucket],
+    added: dict[int, pb.PbListOffsetsRespForBucket],
+    bucket_id: int,
+    answer: _Found,
+) -> None:
+    """Add what is known about a bucket; a copy, which takes less, if it was ``added`` before."""
+    before = added.get(bucket_id)
+    if before is not None:
+        answered.append(before)
+        return
+    entry = added[bucket_id] = answered.add(bucket_id=bucket_id)
+    if isinstance(answer, FlussError):
+        set_failure(entry, answer)
+    else:
+        entry.offset = _known(answer)
 
 
 def _known(answer: int | LogTablet | HostedBucket) -> int:

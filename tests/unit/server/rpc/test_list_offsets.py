@@ -11,6 +11,7 @@ from fluss.errors import ErrorCode
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.server.model import Partition
+from fluss.server.rpc.bucket_access import BucketAccess
 from fluss.server.rpc.bucket_info import EARLIEST, LATEST, LOG_END, TIMESTAMP
 from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.log.log_settings import LogSettings
@@ -112,6 +113,46 @@ async def test_partitions_have_offsets_of_their_own(tmp_path):
         assert answer.offset == 4
         (answer,) = await server.offsets(0, type=LATEST, partition_id=6)
         assert "partitionId=6" in answer.error_message
+
+
+@pytest.mark.parametrize(("kind", "timestamp", "offsets"), [(LATEST, None, (4, 2)), (TIMESTAMP, NOW_MS, (0, 0))])
+async def test_a_bucket_that_is_asked_for_again_and_again_is_looked_at_once(
+    tmp_path, monkeypatch, kind, timestamp, offsets
+):
+    looked: list[tuple[int | None, int]] = []
+    find = BucketAccess.bucket
+
+    def found(access, table, table_id, partition_id, bucket_id):
+        looked.append((partition_id, bucket_id))
+        return find(access, table, table_id, partition_id, bucket_id)
+
+    catalog = MemoryCatalog(make_table(partition_keys=["name"], buckets=2))
+    catalog.add_partition(Partition(5, 1, "p"))
+    catalog.add_partition(Partition(6, 1, "q"))
+    async with serving(tmp_path, catalog=catalog, settings=QUICK) as server:
+        await server.append(rows(0, 4), partition_id=5)
+        await server.append(rows(0, 2), partition_id=6)
+        await server.offsets(0, 1, type=LATEST, partition_id=5)
+        request = pb.ListOffsetsRequest(
+            follower_server_id=-1,
+            offset_type=kind,
+            table_id=1,
+            partition_id=5,
+            bucket_id=[1, 0, 7, 0, 7] * 100,
+            startTimestamp=timestamp,
+        )
+        for ids in ([0, 9, 0] * 100, [0, 0]):
+            request.more_partitions.add(partition_id=6, bucket_id=ids)
+        monkeypatch.setattr(BucketAccess, "bucket", found)
+        response = await server.request(apis.LIST_OFFSETS, request)
+    assert sorted(looked) == [(5, 0), (5, 1), (5, 7), (6, 0), (6, 9)]
+    answers = [(a.bucket_id, a.offset if a.HasField("offset") else a.error_code) for a in response.buckets_resp]
+    assert answers == [(1, 0), (0, offsets[0]), (7, 21), (0, offsets[0]), (7, 21)] * 100
+    first, second = response.more_partitions
+    assert list(first.bucket_id) == [0] * 200
+    assert list(first.offset) == [offsets[1]] * 200
+    assert [(a.bucket_id, a.error_code) for a in first.failures] == [(9, 21)] * 100
+    assert (list(second.bucket_id), list(second.offset)) == ([0, 0], [offsets[1]] * 2)
 
 
 async def test_rows_are_counted_bucket_by_bucket(tmp_path):
