@@ -107,7 +107,7 @@ class MetadataHandlers:
                 partition = self._partition_by_name(table_path(message), message.partition_name)
                 found[partition.partition_id] = partition
         for partition_id in request.partitions_id:
-            found[partition_id] = self._partition_by_id(context, partition_id)
+            found[partition_id] = self._partition_by_id(context, partition_id, request)
         return found.values()
 
     def _is_shown(self, context: RequestContext, path: TablePath) -> bool:
@@ -121,12 +121,19 @@ class MetadataHandlers:
             raise FlussError(f"Table partition '{path}(p={name})' does not exist.", ErrorCode.PARTITION_NOT_EXISTS)
         return partition
 
-    def _partition_by_id(self, context: RequestContext, partition_id: int) -> Partition:
+    def _partition_by_id(self, context: RequestContext, partition_id: int, request: pb.MetadataRequest) -> Partition:
         """Return a partition. Those of tables that the sender may not see are missing as if they did not exist."""
         partition = self._catalog.partition_by_id(partition_id)
         table = None if partition is None else self._catalog.table_by_id(partition.table_id)
         if partition is None or table is None or not self._is_shown(context, table.path):
-            raise FlussError(f"The partition id '{partition_id}' does not exist", ErrorCode.PARTITION_NOT_EXISTS)
+            # An id does not say of which table it was, but most clients ask for that one as well.
+            paths = {table_path(message) for message in request.table_path}
+            where = f" in {paths.pop()}" if len(paths) == 1 else ""
+            raise FlussError(
+                f"The partition id '{partition_id}' does not exist{where}; it may have been dropped: list the "
+                "partitions of the table again, and take one of their ids",
+                ErrorCode.PARTITION_NOT_EXISTS,
+            )
         return partition
 
     def _table_parts(self, table: Table) -> Parts:

@@ -127,7 +127,11 @@ async def test_missing_partitions_are_refused_with_texts_that_clients_compare(ma
         by_id = pb.MetadataRequest(table_path=[path("fluss.p")], partitions_id=[7])
         error = await cluster.refused(apis.GET_METADATA, by_id)
         assert error.error_code == 36
-        assert "The partition id '7' does not exist" in error.message
+        assert error.message.startswith(
+            "The partition id '7' does not exist in fluss.p; it may have been dropped: list"
+        )
+        error = await cluster.refused(apis.GET_METADATA, pb.MetadataRequest(partitions_id=[7]))
+        assert error.message.startswith("The partition id '7' does not exist; it may have been dropped: list")
 
 
 async def test_the_news_of_a_missing_partition_is_held_back_a_little(make_cluster):
