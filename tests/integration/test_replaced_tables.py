@@ -15,6 +15,7 @@ import pytest
 
 import fluss
 from fluss import blocking, embedded
+from fluss.client import bulk
 from fluss.errors import ErrorCode, FlussError
 
 AN_HOUR_MS = 3_600_000
@@ -129,6 +130,19 @@ def test_readers_are_told(
             lambda: table.new_scan().create_log_scanner().subscribe_all(),
         )
         consumer.close()
+
+
+async def test_plans_are_told(
+    server: embedded.EmbeddedServer, path: fluss.TablePath, replacement: fluss.TableDescriptor
+) -> None:
+    # With the partitions of the new table, or none, a job would copy nothing and say that it is done.
+    with opened(server) as connection:
+        create(connection, path)
+        async with await fluss.FlussConnection.create(server.config()) as plain:
+            table = await plain.get_table(path)
+            assert [each.partition_name for each in bulk.partitions_of(table)] == ["eu"]
+            replace(server, path, replacement)
+            check_told(lambda: bulk.partitions_of(table), lambda: bulk.named_buckets_of(table))
 
 
 def test_a_scanner_that_has_no_partition_to_notice_it_by_is_told_too(

@@ -14,13 +14,9 @@ from typing import Final
 from fluss.client.admin.admin import FlussAdmin
 from fluss.client.admin.tiering_calls import TieringCalls
 from fluss.client.fluss_table import FlussTable, TableContext, context_of
+from fluss.client.kernel import table_calls
 from fluss.client.kernel.leaders import ask_leaders, find_unknown_leaders
-from fluss.client.kernel.table_calls import (
-    bucket_offsets,
-    leader_row_counts,
-    partition_infos,
-    partitions_and_dropped,
-)
+from fluss.client.kernel.table_calls import bucket_offsets, leader_row_counts, partitions_and_dropped
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.offsets import LakeSnapshot, OffsetSpec
 from fluss.schema.table import DroppedPartition, PartitionInfo, TableBucket
@@ -33,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 
 def partitions_of(table: FlussTable) -> list[PartitionInfo]:
-    """Return the partitions that a partitioned table has now."""
+    """Return the partitions that a partitioned table has now; code 7 if it is gone, or another one has its name."""
     context = context_of(table)
-    return context.runtime.run(partition_infos(context.cluster, table.table_path))
+    return context.runtime.run(table_calls.partitions_of(context.cluster, context.info))
 
 
 def partitions_and_dropped_of(
