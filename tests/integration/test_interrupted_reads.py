@@ -99,6 +99,25 @@ def test_a_loop_over_a_consumer_that_is_interrupted_goes_on_where_it_was(
         assert read_ids(consumer) == list(range(10))
 
 
+def test_what_a_loop_was_left_before_is_not_lost_when_it_cannot_be_given_back(
+    connection: blocking.FlussConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create_table(connection)
+    with table.consumer("reader") as consumer:
+        for record in consumer:
+            assert record.row["id"] == 0
+            break
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(fluss.LogScanner, "_begin", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(POLL_MS)
+        assert read_ids(consumer) == list(range(10))
+
+
 @pytest.mark.parametrize("is_loop", [False, True])
 async def test_what_is_cancelled_while_a_member_makes_sure_is_read_again(
     server: embedded.EmbeddedServer,

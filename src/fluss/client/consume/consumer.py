@@ -589,8 +589,9 @@ class Consumer(ServerMade):
         """Have polls return again what an iteration was left before."""
         if self._rest and self._scanner is not None:
             offsets = {record.bucket: record.offset for record in reversed(self._rest)}
-            self._rest.clear()
+            # In this order: if Ctrl-C comes in between, records may come twice, but none is lost.
             self._scanner._begin(offsets)
+            self._rest.clear()
 
     # The end
 
