@@ -28,10 +28,11 @@ class TableSchemas(Mapping[int, Schema]):
     the newest. Threads may share it.
     """
 
-    __slots__ = ("_schemas",)
+    __slots__ = ("_schemas", "_table_name")
 
-    def __init__(self, schemas: Mapping[int, Schema] | Mapping[int, str]) -> None:
-        """``schemas`` are values or their JSON."""
+    def __init__(self, schemas: Mapping[int, Schema] | Mapping[int, str], table_name: str) -> None:
+        """``schemas`` are values or their JSON, ``table_name`` is for errors."""
+        self._table_name = table_name
         self._schemas: dict[int, Schema | str] = {}
         self._schemas.update(schemas._schemas if isinstance(schemas, TableSchemas) else schemas)
 
@@ -42,8 +43,8 @@ class TableSchemas(Mapping[int, Schema]):
                 schema = schema_from_json(schema)
             except FlussError as error:
                 raise FlussError(
-                    f"the metadata is damaged: schema {schema_id} of a table cannot be read: {error.message}. Restore "
-                    "metadata.sqlite from a backup",
+                    f"the metadata is damaged: schema {schema_id} of the table {self._table_name} cannot be read: "
+                    f"{error.message}. Restore metadata.sqlite from a backup",
                     ErrorCode.STORAGE_EXCEPTION,
                 ) from error
             self._schemas[schema_id] = schema
@@ -60,7 +61,7 @@ class TableSchemas(Mapping[int, Schema]):
 
     def having(self, schema_id: int, schema: Schema) -> TableSchemas:
         """Return these schemas and another one."""
-        schemas = TableSchemas(self)
+        schemas = TableSchemas(self, self._table_name)
         schemas._schemas[schema_id] = schema
         return schemas
 

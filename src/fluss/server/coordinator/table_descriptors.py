@@ -181,7 +181,7 @@ def with_added_columns(table: Table, columns: Iterable[Column], lake: LakeConfig
         table,
         schema_id=schema_id,
         descriptor=descriptor,
-        schemas=TableSchemas(table.schemas).having(schema_id, descriptor.schema),
+        schemas=TableSchemas(table.schemas, str(table.path)).having(schema_id, descriptor.schema),
     )
 
 

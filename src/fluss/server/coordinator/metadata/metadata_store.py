@@ -229,7 +229,7 @@ class MetadataStore:
 
     def _table(self, schema_jsons: Mapping[int, str], row: tuple[Any, ...]) -> Table:
         try:
-            return _table(TableSchemas(schema_jsons), *row)
+            return _table(TableSchemas(schema_jsons, f"{row[1]}.{row[2]}"), *row)
         except (FlussError, ValueError, KeyError, TypeError) as error:
             raise FlussError(
                 f"the metadata in {self._file.path} is damaged: table {row[0]} ({row[1]}.{row[2]}) cannot be read: "
