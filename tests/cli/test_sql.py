@@ -53,7 +53,9 @@ def test_what_there_is_is_shown_from_the_cluster(fluss: FlussCommand, trips: str
     for statement in ("SHOW DATABASES", "SHOW SCHEMAS"):
         assert {"database": database} in fluss("sql", statement, "-f", "json").rows
     assert "nowhere does not exist" in fluss.run("sql", "SHOW TABLES FROM nowhere").err
-    for statement in (f"DESCRIBE {trips}", f"SHOW {trips}"):
+    for query in ("FROM (SHOW TABLES)", f"WITH x AS (SHOW TABLES FROM {database}) SELECT count(*) FROM x"):
+        assert "statements of their own here" in fluss.run("sql", query).err
+    for statement in (f"DESCRIBE {trips}", f"SHOW {trips}", f"FROM (DESCRIBE {trips})"):
         columns = fluss("sql", statement, "-f", "json").rows
         assert [(column["column_name"], column["column_type"]) for column in columns] == [
             ("id", "BIGINT"),

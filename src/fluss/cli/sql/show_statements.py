@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from fluss.blocking import FlussAdmin
+from fluss.cli.kernel.exits import CommandError, Exit
 from fluss.cli.kernel.session import DEFAULT_DATABASE, Session
 from fluss.cli.sql.key_queries import SyntaxTree
 
@@ -15,10 +16,14 @@ _ALL_TABLES: Final = "__show_tables_expanded"
 
 
 def shown(tree: SyntaxTree, session: Session) -> pa.Table | None:
-    """Return what a statement shows of the cluster; None if it shows something else, or is a query."""
+    """Return what a statement shows of the cluster; None if it shows something else, or is a query.
+
+    Inside of a query SHOW TABLES is refused.
+    """
     node = tree["statements"][0]["node"]
     reference = node.get("from_table") or {}
     if reference.get("type") != "SHOW_REF":
+        _check_shows_nothing(tree)
         return None
     if reference["show_type"] == "SHOW_FROM":
         return pa.table({"table": pa.array(_tables(session.admin, reference["schema_name"]), pa.string())})
@@ -34,6 +39,25 @@ def shown(tree: SyntaxTree, session: Session) -> pa.Table | None:
         rows = [{"database": database, "table": table} for database in tables for table in tables[database]]
         return pa.Table.from_pylist(rows, pa.schema([("database", pa.string()), ("table", pa.string())]))
     return None
+
+
+def _check_shows_nothing(tree: SyntaxTree) -> None:
+    """Refuse a query of what is shown: DuckDB would answer it, and say that there are no tables."""
+    waiting: list[Any] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            name = str(node.get("table_name", "")).strip('"')
+            is_ours = name in (*_DATABASES, "tables", _ALL_TABLES) or node.get("show_type") == "SHOW_FROM"
+            if node.get("type") == "SHOW_REF" and node["show_type"] != "SHOW" and is_ours:
+                raise CommandError(
+                    "SHOW TABLES and its relatives are statements of their own here; `fluss table ls -f json` gives "
+                    "programs the names",
+                    Exit.USAGE,
+                )
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node
 
 
 def table_names(admin: FlussAdmin) -> list[str]:
