@@ -257,6 +257,35 @@ def test_logs_that_nobody_uses_are_copied_too_and_looked_at_once(tmp_path: Path)
     run(scenario())
 
 
+@pytest.mark.parametrize("is_open", [True, False])
+def test_copies_that_wait_for_a_backup_are_no_work_until_it_is_made(
+    tmp_path: Path, is_open: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with machine(tmp_path) as there, there.running() as manager:
+            assert manager.copier is not None
+            assert manager.remote is not None
+            gate, group = manager.remote.gate, manager.tables[1].group(None)
+            gate.close()
+            await fill(manager)
+            for _ in range(2):
+                await manager.copier.copy_all()
+            assert group.remote is not None
+            assert group.remote.ends[0] == BATCHES - 1
+            if not is_open:
+                await group[0].close()
+            with monkeypatch.context() as patch:
+                patch.setattr(manager.remote.registry, "begin", None)
+                await manager.copier.copy_all()
+                await manager.copier.copy_all()
+            assert bool(group.in_use) is is_open
+            gate.point_made(gate.begin_point())
+            await manager.copier.copy_all()
+            assert (await group[0].open()).log().segment_count == 1
+
+    run(scenario())
+
+
 def test_a_damaged_segment_is_not_copied_and_stays(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with machine(tmp_path) as there, there.running() as manager:

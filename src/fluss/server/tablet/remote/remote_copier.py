@@ -176,7 +176,8 @@ class RemoteCopier:
             log = bucket.tablet
             if log is not None and log.failure is None:
                 copied_end = 0 if remote is None else remote.ends[bucket_id]
-                if log.offset_closed > copied_end or (log.segment_count > kept and log.offset_start < copied_end):
+                is_removable = log.segment_count > kept and log.offset_start < self._named_end(log.bucket, copied_end)
+                if is_removable or log.offset_closed > copied_end:
                     wanted.add(bucket_id)
             if index % _LOOKS_PER_TURN == _LOOKS_PER_TURN - 1:
                 await asyncio.sleep(0)
@@ -217,15 +218,21 @@ class RemoteCopier:
             if self._is_stopping:
                 return []
             bucket_ids = unknown[first : first + LOGS_PER_JOB]
-            ends = [0 if group.remote is None else group.remote.ends[bucket_id] for bucket_id in bucket_ids]
+            ends = [self._copied_and_named(group, bucket_id) for bucket_id in bucket_ids]
             directories = [group.log_directory(bucket_id) for bucket_id in bucket_ids]
             looks = await asyncio.to_thread(_look_at_all, self._files, directories, ends, kept)
-            for bucket_id, is_wanted in zip(bucket_ids, looks, strict=True):
+            for bucket_id, (copied_end, named_end), is_wanted in zip(bucket_ids, ends, looks, strict=True):
                 if is_wanted:
                     wanted.append(bucket_id)
-                elif bucket_id not in group.in_use:
+                elif bucket_id not in group.in_use and named_end == copied_end:
                     group.copy_looks[bucket_id] = _NOTHING_TO_COPY
         return wanted
+
+    def _copied_and_named(self, group: BucketGroup, bucket_id: int) -> tuple[int, int]:
+        """Return up to where a bucket is copied, and up to where backups name the copies."""
+        copied_end = 0 if group.remote is None else group.remote.ends[bucket_id]
+        bucket = TableBucket.new_with_partition(group.table_id, group.partition_id, bucket_id)
+        return copied_end, self._named_end(bucket, copied_end)
 
     def _expired_before_ms(self, table: Table) -> int | None:
         """Return before which time copies of a table have expired; None if they do not."""
@@ -299,7 +306,7 @@ class RemoteCopier:
             self._forget_later(bucket, gone)
         if not is_complete:
             self._orphaned.add(bucket)
-        await self._remove_local(hosted, self._named_end(entry))
+        await self._remove_local(hosted, self._named_end(bucket, entry.end_offset))
         return bucket not in self._orphaned and bucket not in self._unnamed
 
     def _forget_later(self, bucket: TableBucket, paths: Sequence[str]) -> None:
@@ -409,9 +416,9 @@ class RemoteCopier:
             await self._remove_unnamed(store, entry.bucket)
         return committed
 
-    def _named_end(self, entry: RemoteLogEntry) -> int:
-        """Return up to where backups name the copies of a bucket."""
-        gate, unshipped = self._logs.gate, self._unshipped.get(entry.bucket, [])
+    def _named_end(self, bucket: TableBucket, copied_end: int) -> int:
+        """Return up to where backups name the copies of a bucket, of which there are some up to an offset."""
+        gate, unshipped = self._logs.gate, self._unshipped.get(bucket, [])
         while unshipped and gate.is_named(unshipped[0][0]):
             del unshipped[0]
         if not gate.is_named(self._mark_of_start):
@@ -419,8 +426,8 @@ class RemoteCopier:
             return 0
         if unshipped:
             return unshipped[0][1]
-        self._unshipped.pop(entry.bucket, None)
-        return entry.end_offset
+        self._unshipped.pop(bucket, None)
+        return copied_end
 
     async def _remove_local(self, hosted: HostedBucket, offset_copied: int) -> None:
         log = hosted.tablet
@@ -500,11 +507,13 @@ def _local_segments(table: Table) -> int:
         return LOG_TIERED_LOCAL_SEGMENTS.default
 
 
-def _look_at_all(files: Files, directories: Iterable[Path], ends: Iterable[int], kept: int) -> list[bool]:
-    return [_has_work(files, directory, end, kept) for directory, end in zip(directories, ends, strict=True)]
+def _look_at_all(
+    files: Files, directories: Iterable[Path], ends: Iterable[tuple[int, int]], kept: int
+) -> list[bool]:
+    return [_has_work(files, directory, *both, kept) for directory, both in zip(directories, ends, strict=True)]
 
 
-def _has_work(files: Files, directory: Path, copied_end: int, kept: int) -> bool:
+def _has_work(files: Files, directory: Path, copied_end: int, named_end: int, kept: int) -> bool:
     """Tell whether a log that is not open has segments that are to be copied or removed. Blocking."""
     try:
         names = map(LogFileName.parse, files.names(directory))
@@ -513,7 +522,7 @@ def _has_work(files: Files, directory: Path, copied_end: int, kept: int) -> bool
     bases = sorted(name.offset for name in names if name and name.kind is LogFileKind.SEGMENT and not name.is_deleted)
     if len(bases) < 2:
         return False
-    return bases[-1] > copied_end or (len(bases) > kept and bases[1] <= copied_end)
+    return bases[-1] > copied_end or (len(bases) > kept and bases[1] <= named_end)
 
 
 def _succeeded(items: Sequence[T], outcomes: Iterable[object]) -> Collection[T]:
