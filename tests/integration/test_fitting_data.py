@@ -244,6 +244,33 @@ def test_digits_of_times_that_rows_with_keys_cannot_hold_are_refused(tables: Tab
     assert table.to_arrow().to_pylist() == [{"at": dt.time(), "end": None}]
 
 
+@pytest.mark.parametrize("log_format", ["ARROW", "COMPACTED", "INDEXED"])
+def test_times_inside_of_values_are_looked_at_where_rows_cannot_hold_them(tables: Tables, log_format: str) -> None:
+    time = pa.time64("us")
+    nested = [pa.list_(time), pa.map_(pa.string(), pa.list_(time)), pa.struct([("t", time), ("u", pa.int32())]), time]
+    schema = pa.schema([("id", pa.int32()), *((f"c{number}", kind) for number, kind in enumerate(nested))])
+    fine, coarse = dt.time(microsecond=12_345), dt.time(microsecond=12_000)
+    values = [lambda t: [t], lambda t: [("a", [coarse, t]), ("b", None)], lambda t: {"t": t, "u": 1}, lambda t: t]
+    good = {"id": 1} | {f"c{number}": make(coarse) for number, make in enumerate(values)}
+    keyed = tables.create(schema, ("id",))
+    log = tables.create_log(schema, properties={"table.log.format": log_format})
+    upserts, appends = keyed.new_upsert().create_writer(), log.new_append().create_writer()
+    for number, make in enumerate(values):
+        # The fine one of a slice that begins behind another one.
+        rows = pa.Table.from_pylist([good | {f"c{number}": make(fine)}] * 2 + [good], schema)
+        with pytest.raises(FlussError, match=rf"Column 'c{number}' has 00:00:00\.012345, with digits below"):
+            upserts.upsert_arrow(rows.slice(1))
+        if log_format != "ARROW":
+            with pytest.raises(FlussError, match=rf"Column 'c{number}' has 00:00:00\.012345, .* is ARROW keep them"):
+                appends.write_arrow(rows.slice(1))
+        upserts.upsert_arrow(rows.slice(2))
+    appends.write_arrow(pa.Table.from_pylist([good], schema))
+    for writer in (upserts, appends):
+        wait_for(writer.flush())
+    for table in (keyed, log):
+        assert table.to_arrow().to_pylist() == [good]
+
+
 def test_without_an_event_loop(server: embedded.EmbeddedServer, tables: Tables) -> None:
     path = tables.create_log(SCHEMA).table_path
     with blocking.FlussConnection.create(server.config()) as connection:

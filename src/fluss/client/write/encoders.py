@@ -204,6 +204,8 @@ class LogEncoder(TableEncoder):
 
     def check_keys(self, batch: pa.RecordBatch) -> None:
         super().check_keys(batch)
+        if self._log_format is not LogFormat.ARROW:
+            _check_times(batch)
         if self._buckets is not None:
             self._buckets.check_keys(batch)
 
@@ -300,15 +302,37 @@ def _check_times(rows: pa.RecordBatch) -> None:
     Only batches of Arrow can keep the others, in log tables.
     """
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        if not pat.is_time64(column.type):
-            continue
-        has_more = column.view(pa.int64()).fill_null(0).to_numpy() % _UNITS_PER_MILLI[column.type.unit] != 0
-        if has_more.any():
-            shown = column.slice(int(has_more.argmax()), 1).cast(pa.string())[0].as_py()
-            raise FlussError(
-                f"Column '{name}' has {shown}, with digits below a millisecond; tables with a primary key keep "
-                "milliseconds of a TIME: round it, or use another type"
-            )
+        for times in _times_in(column):
+            has_more = times.view(pa.int64()).fill_null(0).to_numpy() % _UNITS_PER_MILLI[times.type.unit] != 0
+            if has_more.any():
+                shown = times.slice(int(has_more.argmax()), 1).cast(pa.string())[0].as_py()
+                raise FlussError(
+                    f"Column '{name}' has {shown}, with digits below a millisecond; only log tables whose "
+                    "'table.log.format' is ARROW keep them: round it, or use another type"
+                )
+
+
+def _times_in(column: pa.Array) -> Iterator[pa.Array]:
+    """Yield the times of a column that may have such digits, also those inside of its values."""
+    if pat.is_time64(column.type):
+        yield column
+    elif not _has_times(column.type):
+        return
+    elif pat.is_map(column.type):
+        first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
+        for child in column.values.slice(first, last - first).flatten():
+            yield from _times_in(child)
+    elif pat.is_list(column.type):
+        yield from _times_in(column.flatten())
+    else:
+        for child in column.flatten():
+            yield from _times_in(child)
+
+
+def _has_times(data_type: pa.DataType) -> bool:
+    if pat.is_nested(data_type):
+        return any(_has_times(data_type.field(index).type) for index in range(data_type.num_fields))
+    return bool(pat.is_time64(data_type))
 
 
 class KvEncoder(TableEncoder):

@@ -310,7 +310,7 @@ class ScanBuffer:
             self._failures.pop(subscription, None)
 
     def fail_all(self, error: FlussError) -> None:
-        """Have polls raise an error for good, behind what was fetched before."""
+        """Have polls raise an error for good, in turn with what was fetched before."""
         with self._condition:
             self._final_failure = error
             self._announce()

@@ -507,9 +507,7 @@ def _local_segments(table: Table) -> int:
         return LOG_TIERED_LOCAL_SEGMENTS.default
 
 
-def _look_at_all(
-    files: Files, directories: Iterable[Path], ends: Iterable[tuple[int, int]], kept: int
-) -> list[bool]:
+def _look_at_all(files: Files, directories: Iterable[Path], ends: Iterable[tuple[int, int]], kept: int) -> list[bool]:
     return [_has_work(files, directory, *both, kept) for directory, both in zip(directories, ends, strict=True)]
 
 
