@@ -438,7 +438,7 @@ def test_a_server_starts_though_its_store_says_nothing(
 
 
 def test_a_log_that_cannot_be_restored_is_told_and_comes_when_it_can(
-    data_dir: Path, remote: Path, new_dir: Path, caplog: pytest.LogCaptureFixture
+    data_dir: Path, remote: Path, new_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {"remote.data.dir": str(remote), "remote.log.task-interval-duration": "0ms"}
     with serving(data_dir, options) as (_, connection):
@@ -446,11 +446,12 @@ def test_a_log_that_cannot_be_restored_is_told_and_comes_when_it_can(
         append(connection.get_table(EVENTS).new_append().create_writer(), 0, 3)
     [chain] = shipped(remote).values()
     tail = remote / chain.pieces[0].path  # type: ignore[attr-defined]
-    tail.rename(tail.with_suffix(".gone"))
+    # Somewhere else: what a server finds there that no backup names it removes.
+    gone = tail.rename(tmp_path / "gone")
     with serving(new_dir, {**options, "backup.restore-from": str(remote)}) as (_, connection):
         eventually(lambda: connection.get_admin().get_cluster_health().status.name == "YELLOW")
         assert "cannot be restored now" in caplog.text
-    tail.with_suffix(".gone").rename(tail)
+    gone.rename(tail)
     # It was stopped in order, and nobody asks for the log: it comes all the same.
     with serving(new_dir, options) as (_, connection):
         eventually(lambda: '"is_complete":true' in (new_dir / "restore.json").read_text())
