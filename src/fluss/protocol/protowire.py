@@ -14,7 +14,8 @@ Wire types 3 and 4 (groups) exist in old protobuf only and are refused.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeAlias
+from functools import lru_cache
+from typing import Final, TypeAlias
 
 from fluss.errors import CorruptMessageError, FlussError
 
@@ -31,6 +32,7 @@ _MINUS_ONE = b"\xff" * (_VARINT_BYTES_MAX - 1) + b"\x01"
 _TAG_BYTES_MAX = 5
 _TAG_MAX = (1 << 32) - 1
 _LENGTH_MAX = (1 << 31) - 1
+_REMEMBERED_PREFIXES_MAX: Final = 1024
 
 # A varint as it stands (unsigned), or a view of the bytes of any other wire type.
 Value: TypeAlias = int | memoryview
@@ -136,6 +138,8 @@ def length(size: int) -> bytes:
     return varint(size)
 
 
+# A message about many buckets has as many of them, and few different ones.
+@lru_cache(_REMEMBERED_PREFIXES_MAX)
 def length_prefix(number: int, size: int) -> bytes:
     """Encode what stands before the content of a field of wire type BYTES."""
     return tag(number, BYTES) + length(size)

@@ -75,7 +75,7 @@ class KvRecords(NamedTuple):
     is_delete: npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class KvBatch:
     """One received batch: the facts of its header, and its records on demand.
 

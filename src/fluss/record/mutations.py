@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from fluss.buffers import Int64Array, UInt8Array
 from fluss.record.value_batch import SCHEMA_ID_BYTES, encode_value, split_values
-from fluss.row.encoded import EncodedRows, offsets_of, packed_rows
+from fluss.row.encoded import EncodedRows, offsets_of, packed_rows, side_by_side
 from fluss.row.hashed_keys import HashedKeys
 
 
@@ -47,10 +48,6 @@ class Mutations:
 
     def __len__(self) -> int:
         return len(self.keys)
-
-    def to_values(self) -> list[bytes]:
-        """Copy the rows out as values, empty ones where a key is removed."""
-        return _values(self.schema_id, self.rows)
 
     @property
     def sizes(self) -> MutationSizes:
@@ -90,7 +87,21 @@ class Mutations:
         return sizes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+def copied_entries(changes: Iterable[Mutations]) -> tuple[list[bytes], list[bytes]]:
+    """Copy out the keys of changes and their rows as values, empty ones where a key is removed.
+
+    What lies in the same memory is copied at once: small batches that were prepared as one.
+    """
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    for _, group in groupby(changes, lambda some: (id(some.keys.keys.data), id(some.rows.data), some.schema_id)):
+        members = list(group)
+        keys += side_by_side([mutations.keys.keys for mutations in members]).to_list()
+        values += _values(members[0].schema_id, side_by_side([mutations.rows for mutations in members]))
+    return keys, values
+
+
+@dataclass(slots=True, eq=False)
 class StoredValues:
     """Values of a store, taken apart: rows, and the id of the schema that each was written with."""
 

@@ -31,7 +31,7 @@ _FEW_ROWS_MAX: Final = 64
 _JOINED_BYTES_PER_BYTE: Final = 8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class EncodedRows:
     """Row ``i`` is ``data[starts[i]:ends[i]]``.
 

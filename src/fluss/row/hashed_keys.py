@@ -45,7 +45,7 @@ class HashSeeds(NamedTuple):
 _OF_THIS_PROCESS: Final = HashSeeds.random()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class HashedKeys:
     """Keys, and the hash of each of them."""
 

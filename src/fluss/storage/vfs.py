@@ -263,11 +263,15 @@ class OsFiles:
         opened: list[tuple[Path, int]] = []
         try:
             for path in files:
-                with _noted(errors, path):
+                try:
                     lent.append((path, self._open(path, os.O_RDWR)))
+                except OSError as error:
+                    errors[path] = error
             for path in directories:
-                with _noted(errors, path):
+                try:
                     opened.append((path, self._opened(path, os.O_RDONLY | os.O_DIRECTORY)))
+                except OSError as error:
+                    errors[path] = error
             numbers = [held.__enter__() for _, held in lent]
             results = _results_of_syncs(numbers, [number for _, number in opened])
             if results is None:
@@ -275,11 +279,13 @@ class OsFiles:
             syncs = [(path, number, os.fdatasync) for (path, _), number in zip(lent, numbers, strict=True)]
             syncs += [(path, number, os.fsync) for path, number in opened]
             for (path, number, sync), result in zip(syncs, results, strict=True):
-                with _noted(errors, path):
-                    if result is None:
+                if result:
+                    errors[path] = OSError(result, os.strerror(result), str(path))
+                elif result is None:
+                    try:
                         sync(number)
-                    elif result:
-                        raise OSError(result, os.strerror(result), str(path))
+                    except OSError as error:
+                        errors[path] = error
             return errors
         finally:
             for _, held in lent:
@@ -424,15 +430,6 @@ def _results_of_syncs(files: Sequence[int], directories: Sequence[int]) -> list[
     except OSError as error:
         # Nobody knows what has become of them.
         return [error.errno or errno.EIO] * (len(files) + len(directories))
-
-
-@contextmanager
-def _noted(errors: dict[Path, OSError], path: Path) -> Iterator[None]:
-    """Note what goes wrong with a file."""
-    try:
-        yield
-    except OSError as error:
-        errors[path] = error
 
 
 def _mode_in(directory: str | Path) -> int:

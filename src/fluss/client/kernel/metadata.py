@@ -40,7 +40,7 @@ class Metadata:
         self.coordinator: ServerNode | None = None
         self.tablet_servers: dict[int, ServerNode] = {}
         self._tables: dict[TablePath, _KnownTable] = {}
-        self._path_by_id: dict[int, TablePath] = {}
+        self._by_id: dict[int, _KnownTable] = {}
         self._partition_names: dict[int, str] = {}
         # What each id stood for when it was first met: a name, and when it was created.
         self._identities: dict[int, tuple[TablePath, int]] = {}
@@ -75,7 +75,7 @@ class Metadata:
             known = None
         if known is None:
             known = self._tables[path] = _KnownTable(table_info(path, table), table.table_json)
-            self._path_by_id[table.table_id] = path
+            self._by_id[table.table_id] = known
         elif not _is_same(known, table):
             known.info, known.table_json = table_info(path, table), table.table_json
         known.schemas[table.schema_id] = known.info.schema
@@ -95,9 +95,9 @@ class Metadata:
             self._identities[table_id] = identity
         if table_id not in self._reused_ids:
             return False
-        for each in (path, self._path_by_id.get(table_id)):
-            if each is not None:
-                self.forget_table(each)
+        self.forget_table(path)
+        if (other := self._by_id.get(table_id)) is not None:
+            self.forget_table(other.info.table_path)
         return True
 
     def check_table(self, path: TablePath, table_id: int) -> None:
@@ -111,11 +111,10 @@ class Metadata:
             )
 
     def _merge_partition(self, partition: pb.PbPartitionMetadata) -> None:
-        path = self._path_by_id.get(partition.table_id)
-        if path is None:
+        known = self._by_id.get(partition.table_id)
+        if known is None:
             # An answer about a table that has been created anew since.
             return
-        known = self._tables[path]
         previous_id = known.partition_ids.get(partition.partition_name)
         if previous_id is not None and previous_id != partition.partition_id:
             self._forget_partition(known, previous_id)
@@ -127,7 +126,7 @@ class Metadata:
         known = self._tables.pop(path, None)
         if known is None:
             return
-        del self._path_by_id[known.info.table_id]
+        del self._by_id[known.info.table_id]
         for partition_id in known.partition_ids.values():
             self._partition_names.pop(partition_id, None)
 
@@ -149,7 +148,7 @@ class Metadata:
                     known.leaders[partition_id] = others
 
     def forget_leaders(self, table_id: int, partition_id: int | None) -> None:
-        known = self._table_by_id(table_id)
+        known = self._by_id.get(table_id)
         if known is not None:
             known.leaders.pop(partition_id, None)
 
@@ -164,7 +163,7 @@ class Metadata:
 
     def named_leader_of(self, bucket: TableBucket) -> int | None:
         """Return the id of the leader that was last named, also if no such server is known."""
-        known = self._table_by_id(bucket.table_id)
+        known = self._by_id.get(bucket.table_id)
         return None if known is None else known.leaders.get(bucket.partition_id, {}).get(bucket.bucket_id)
 
     def has_all_leaders(self, path: TablePath, partition_id: int | None) -> bool:
@@ -190,10 +189,6 @@ class Metadata:
         known = self._tables.get(path)
         if known is not None:
             known.schemas[schema_id] = schema
-
-    def _table_by_id(self, table_id: int) -> _KnownTable | None:
-        path = self._path_by_id.get(table_id)
-        return None if path is None else self._tables[path]
 
 
 def _is_same(known: _KnownTable, table: pb.PbTableMetadata) -> bool:

@@ -25,7 +25,7 @@ from fluss.client.kernel.placement import PartitionSplitter, TableKeys
 from fluss.errors import CorruptRecordError, FlussError
 from fluss.record.value_batch import SCHEMA_ID_BYTES, decode_value, split_values
 from fluss.row import compacted, indexed
-from fluss.row.bucketing import HashVariant, split_by_bucket
+from fluss.row.bucketing import HashVariant, rows_by_bucket
 from fluss.row.encoded import EncodedRows
 from fluss.row.partition_names import row_partition_name
 from fluss.row.python_values import from_internal, python_column, python_rows
@@ -172,9 +172,12 @@ class LookupKeys:
         buckets = self._keys.buckets(key_columns, encoded)
         runs = []
         for partition_name, rows in self._by_partition(batch):
-            for bucket_id, places in split_by_bucket(buckets[rows], self._bucket_count):
-                found = rows[places]
-                runs.append(KeyRun(partition_name, bucket_id, encoded.some(found), found))
+            order, bucket_ids, ends = rows_by_bucket(buckets[rows], self._bucket_count)
+            # All of them at once, bucket by bucket: there may be thousands of buckets with a few keys each.
+            rows = rows[order]
+            keys = encoded.some(rows)
+            for bucket_id, first, end in zip(bucket_ids, [0, *ends], ends, strict=False):
+                runs.append(KeyRun(partition_name, bucket_id, keys.some(slice(first, end)), rows[first:end]))
         return runs
 
     def _by_partition(self, batch: pa.RecordBatch) -> list[tuple[str | None, Int64Array]]:

@@ -231,7 +231,7 @@ class BulkFetch(Generic[AnswersT]):
 
     def _groups(self, runs: Sequence[KeyRun]) -> Iterator[list[KeyRun]]:
         """Put runs together that fit a request, by what is known then, and for one server after the other."""
-        key_bytes = _byte_count([run.keys for run in runs]) / max(1, sum([len(run.keys) for run in runs]))
+        key_bytes = _byte_count([run.keys for run in runs]) / max(1, sum([len(run.rows) for run in runs]))
         by_server: dict[int | None, list[KeyRun]] = {}
         for run in runs:
             server_id = self._table.leaders(run.partition_name).leader_of(run.bucket_id)
@@ -241,12 +241,12 @@ class BulkFetch(Generic[AnswersT]):
             room = self._keys_max(key_bytes)
             for run in server_runs:
                 rest = run
-                while len(rest.keys) > room:
+                while len(rest.rows) > room:
                     piece, rest = rest.split(room)
                     yield [*group, piece] if room else group
                     group, room = [], self._keys_max(key_bytes)
                 group.append(rest)
-                room -= len(rest.keys)
+                room -= len(rest.rows)
             yield group
 
     def _keys_max(self, key_bytes: float) -> int:
@@ -265,7 +265,7 @@ class BulkFetch(Generic[AnswersT]):
             runs, error = await self._attempt(runs, put, deadline_s - client.clock())
             if error is None:
                 return
-            if error.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION and sum(len(run.keys) for run in runs) > 1:
+            if error.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION and sum(len(run.rows) for run in runs) > 1:
                 # These rows are larger than those before: ask for less at once.
                 for half in _halves(runs):
                     await self._complete(half, put)
@@ -302,7 +302,7 @@ class BulkFetch(Generic[AnswersT]):
                 # One that does not pass counts more than one that does.
                 error = answer if error is None or error.is_retriable else error
             if answered:
-                key_count = sum([len(run.keys) for run in answered])
+                key_count = sum([len(run.rows) for run in answered])
                 self._table.value_sizes.note(key_count, self._requests.byte_count(answers))
                 put(answered, answers)
         return refused, error

@@ -262,7 +262,7 @@ def _statistics_columns(schema: Schema, properties: Mapping[str, str]) -> list[i
     return indexes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class EncodedKvBatch:
     """A KV batch but for its header: what the header says about it, and the bytes that follow."""
 

@@ -29,7 +29,7 @@ from fluss.storage.log.append_result import AppendResult
 ACKS_ALL: Final = -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class KvPut:
     """One KV batch for one bucket."""
 
@@ -45,7 +45,7 @@ class KvPut:
     acks: int = ACKS_ALL
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class KvPutResult:
     """Where a batch ends in the changelog. A batch that was sent again ends where its first copy does."""
 
@@ -83,11 +83,7 @@ def set_failure(answer: asyncio.Future[KvPutResult], error: FlussError) -> None:
     """Say why a batch was not written, unless its request was cancelled."""
     if not answer.done():
         answer.set_exception(error.copied())
-
-
-def look_at(answer: asyncio.Future[KvPutResult]) -> None:
-    """Keep asyncio from complaining about an error that no request waits for any more."""
-    if not answer.cancelled():
+        # Otherwise asyncio would complain about one that no request waits for any more.
         answer.exception()
 
 

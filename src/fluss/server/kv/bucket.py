@@ -32,7 +32,6 @@ from fluss.server.kv.batches import (
     PendingBatches,
     QueuedBatch,
     changes_of,
-    look_at,
     set_failure,
     set_result,
     state_after,
@@ -139,8 +138,6 @@ class KvBucket:
         memory_bytes = len(put.batch) + _QUEUED_BATCH_BYTES
         self._runtime.memory.take(memory_bytes)
         answer = asyncio.get_running_loop().create_future()
-        # A request that was cancelled leaves an error that is not asked for.
-        answer.add_done_callback(look_at)
         self._queue.append(QueuedBatch(put, preparer, batch, memory_bytes, answer, preparer.is_joinable(batch)))
         self._prepare_soon()
         return answer

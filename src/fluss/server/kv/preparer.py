@@ -51,7 +51,7 @@ class MergeMode(NamedTuple):
     is_overwrite: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class BucketShare:
     """The next batches of one bucket, and what there is before them."""
 
@@ -64,7 +64,7 @@ class BucketShare:
     reserve_ids: Callable[[int], int] | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class PreparedBatch:
     """What a batch does, worked out and not done yet."""
 

@@ -60,7 +60,7 @@ class MergeInput:
     is_overwrite: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Changes:
     """What a batch does to its bucket: to the stored rows, and in the changelog."""
 

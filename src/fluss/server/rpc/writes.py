@@ -189,7 +189,10 @@ class Writes:
             async with asyncio.timeout(max(request.timeout_ms, 0) / 1000):
                 # One after the other, which takes as long as the slowest.
                 for write in writes:
-                    await self._wait(write)
+                    if write.failure is None and write.has_begun and write.is_safe_by_now():
+                        write.is_safe = True
+                    else:
+                        await self._wait(write)
         except TimeoutError:
             for write in writes:
                 _time_out(write, request.timeout_ms)
@@ -336,7 +339,7 @@ class _Put(BucketWrite):
         assert self._answer is not None, "it was begun"
         if not self._answer.done():
             # A writer that stops waiting must not stop the batch.
-            await asyncio.wait((self._answer,))
+            await asyncio.shield(self._answer)
         self._answer.result()
 
     def is_safe_by_now(self) -> bool:

@@ -61,7 +61,7 @@ _ENTRY_BYTES: Final = 4 * 4 + 2 + 8
 # So few entries are compared with all keys: that takes less time than making slots.
 _FEW_ENTRIES: Final = 32
 _NO_SLOTS: Final = np.empty(0, np.int32)
-# So many entries over mutations get their slots when a key is first looked for among them, which seldom comes to pass
+# So many entries over mutations get their arrays when a key is first looked for among them, which seldom comes to pass
 # before they are in the store. Making those of more takes too long for a lookup on an event loop.
 _LATE_ENTRIES_MAX: Final = 512
 # So many keys are looked up, or added, one by one in the time that it takes to do it all at once.
@@ -94,7 +94,7 @@ class _Entries(NamedTuple):
         return larger
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Arrays:
     """All arrays of a memtable, replaced together. Readers take them once and use nothing else."""
 
@@ -211,23 +211,24 @@ class Memtable:
     @classmethod
     def over(cls, mutations: Mutations) -> Memtable:
         """Make a memtable over mutations where they lie: nothing is copied, and nothing can be added."""
-        keys, rows, count = mutations.keys.keys, mutations.rows, len(mutations)
-        schema_ids = np.full(count, mutations.schema_id, np.int16)
-        entries = _Entries(keys.starts, keys.ends, rows.starts, rows.ends, schema_ids, mutations.keys.hashes)
         memtable = cls.__new__(cls)
-        memtable._arrays = _Arrays(keys.data, rows.data, entries, _NO_SLOTS)
-        memtable._entry_count = count
+        memtable._arrays = _NO_ARRAYS
+        memtable._entry_count = count = len(mutations)
         memtable._byte_end = mutations.byte_count
         memtable._mutations = mutations
         if count > _LATE_ENTRIES_MAX:
-            memtable._make_slots()
+            memtable._make_arrays(mutations)
         return memtable
 
-    def _make_slots(self) -> _Arrays:
-        """Make the hash table of a memtable over mutations. If two threads do that, either result is as good."""
-        arrays, count = self._arrays, self._entry_count
-        arrays = _Arrays(arrays.key_data, arrays.row_data, arrays.entries, _free_slots(count))
-        arrays.set_slots(np.arange(count, dtype=np.int32))
+    def _make_arrays(self, mutations: Mutations) -> _Arrays:
+        """Make the arrays of a memtable over mutations. If two threads do that, either result is as good."""
+        keys, rows, count = mutations.keys.keys, mutations.rows, len(mutations)
+        schema_ids = np.full(count, mutations.schema_id, np.int16)
+        entries = _Entries(keys.starts, keys.ends, rows.starts, rows.ends, schema_ids, mutations.keys.hashes)
+        slots = _free_slots(count) if count > _FEW_ENTRIES else _NO_SLOTS
+        arrays = _Arrays(keys.data, rows.data, entries, slots)
+        if len(slots):
+            arrays.set_slots(np.arange(count, dtype=np.int32))
         self._arrays = arrays
         return arrays
 
@@ -237,8 +238,8 @@ class Memtable:
         If the first entries are added meanwhile, the arrays that were taken before have neither, which is as good.
         """
         arrays = self._arrays
-        if self._mutations is not None and self._entry_count > _FEW_ENTRIES and not len(arrays.slots):
-            return self._make_slots()
+        if arrays is _NO_ARRAYS and self._mutations is not None:
+            return self._make_arrays(self._mutations)
         return arrays
 
     def __len__(self) -> int:

@@ -23,7 +23,7 @@ _FEW_KEYS: Final = 16
 # Keys of one call of RocksDB; between the calls values become Python objects, which needs the GIL.
 _GET_KEYS_MAX: Final = 1000
 # Reading so many keys in their order saves more than ordering them takes.
-_ORDERED_KEYS_MIN: Final = 100
+ORDERED_KEYS_MIN: Final = 100
 
 
 def get_from_database(
@@ -89,7 +89,7 @@ def get_newest(
 
 def in_key_order(keys: HashedKeys, numbers: Int64Array) -> Int64Array:
     """Return the numbers of keys in nearly the order of their bytes, in which RocksDB finds them faster."""
-    if len(numbers) < _ORDERED_KEYS_MIN:
+    if len(numbers) < ORDERED_KEYS_MIN:
         return numbers
     # The first bytes will do: keys that share them are neighbours anyway.
     return numbers[np.argsort(row_words(keys.keys.some(numbers), 0).byteswap(), kind="stable")]

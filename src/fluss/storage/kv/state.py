@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from typing import Final
 
 # What a flush needs and clients load late. A store that has no descriptor left could not load it any more.
 import pyarrow.compute  # noqa: F401
@@ -51,7 +52,10 @@ class IdBlock:
         assert self.id_next <= self.id_end, f"a block of ids from {self.id_next} to {self.id_end}"
 
 
-@dataclass(frozen=True, slots=True)
+_NO_IDS: Final = IdBlock(0, 0, 0)
+
+
+@dataclass(slots=True)
 class KvState:
     """What the rows of a store amount to."""
 
@@ -69,7 +73,7 @@ class KvState:
 
     def encode(self) -> bytes:
         flags = (0 if self.row_count is None else _COUNTED) | (0 if self.ids is None else _HAS_IDS)
-        ids = IdBlock(0, 0, 0) if self.ids is None else self.ids
+        ids = self.ids or _NO_IDS
         body = _BODY.pack(
             *(_MAGIC, VERSION, flags, self.applied_offset, self.row_count or 0),
             *(ids.column_id, ids.id_next, ids.id_end, self.value_bytes_max),
@@ -102,7 +106,7 @@ class KvState:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SharedState:
     """What a store in a shared database keeps of itself: its state, and how many bytes were written to it so far.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,14 @@ from fluss.row.hashed_keys import HashedKeys
 from fluss.storage.kv.key_filter import DatabaseFilter
 from fluss.storage.kv.memtable import Memtable, find_in_memtables
 from fluss.storage.kv.place import STATE_KEY, Lending, Place
-from fluss.storage.kv.point_reads import checked_bytes, get_from_database, get_newest, get_one, in_key_order
+from fluss.storage.kv.point_reads import (
+    ORDERED_KEYS_MIN,
+    checked_bytes,
+    get_from_database,
+    get_newest,
+    get_one,
+    in_key_order,
+)
 
 _CACHED_VALUE_BYTES_MAX: Final = 1024 * 1024
 
@@ -112,6 +120,10 @@ class StoreLookups:
                 values.append(value or None)
         return values
 
+    def _only_database_knows(self, pending: Sequence[Memtable]) -> bool:
+        """Whether neither a memtable nor a filter can tell anything about a key."""
+        return not any(map(len, pending)) and not any(map(len, self._memtables)) and not self._filter.is_complete
+
     def _without_new_keys(self, keys: HashedKeys, numbers: Int64Array) -> Int64Array:
         """Leave out the keys that the database cannot have."""
         if self._is_database_empty:
@@ -144,9 +156,21 @@ def find_in_stores(
     groups: list[FoundGroup] = []
     reads: dict[int, _DatabaseRead] = {}
     lent: list[StoreLookups] = []
+    # Of all stores, copied out when the first of them needs its own. An empty key is that of no row.
+    key_list: list[bytes] | None = None
+    may_be_few = bool(keys.keys.lengths.all())
     try:
         for (store, pending), first, end in zip(stores, (0, *key_ends), key_ends, strict=False):
             if first == end:
+                continue
+            if may_be_few and end - first < ORDERED_KEYS_MIN and store._only_database_knows(pending):
+                # As arrays, a few keys take longer than the database does. The place is found after the memtables.
+                store._database.__enter__()
+                lent.append(store)
+                if not store._is_database_empty:
+                    key_list = keys.keys.to_list() if key_list is None else key_list
+                    place = store._database.place
+                    _read_of(reads, place).add(store, place, key_list[first:end], np.arange(first, end))
                 continue
             own = keys if len(stores) == 1 else keys.some(slice(first, end))
             found, left = find_in_memtables(pending, own)
@@ -159,10 +183,9 @@ def find_in_stores(
                 place = store._database.place
                 left = store._without_new_keys(own, left)
                 if len(left):
-                    read = reads.get(id(place.database))
-                    if read is None:
-                        read = reads[id(place.database)] = _DatabaseRead(place)
-                    read.add(store, place, own, left, first)
+                    left = in_key_order(own, left)
+                    wanted = own.keys.some(left).to_list()
+                    _read_of(reads, place).add(store, place, wanted, left + first if first else left)
             groups += [(numbers + first, stored) for numbers, stored in found] if first else found
         bytes_left = bytes_max - checked_bytes(groups, len(keys), bytes_max)
         for read in reads.values():
@@ -199,13 +222,14 @@ def get_in_stores(
                 place = store._database.place
                 if place.shared is None or STATE_KEY in keys:
                     continue
-                newest: list[bytes | None] = [None] * len(keys)
+                newest: list[bytes | None] | None = None
                 if memtables:
                     newest = [get_one(memtables, key) for key in keys]
                     bytes_left -= sum(map(len, filter(None, newest)))
-                if id(place.database) not in reads:
-                    reads[id(place.database)] = _SharedRead(place)
-                reads[id(place.database)].add(number, place.prefix, keys, newest, store._value_bytes_max)
+                read = reads.get(id(place.database))
+                if read is None:
+                    read = reads[id(place.database)] = _SharedRead(place)
+                read.add(number, place.prefix, keys, newest, store._value_bytes_max)
         for read in reads.values():
             with suppress(Exception):
                 bytes_left -= read.get(found, bytes_left)
@@ -220,7 +244,8 @@ class _SharedRead:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._members: list[tuple[int, list[bytes | None]]] = []
+        # The number of each store, how many keys it is asked for, and what its memtables say.
+        self._members: list[tuple[int, int, list[bytes | None] | None]] = []
         self._keys: list[bytes] = []
         self._value_bytes_max = 0
 
@@ -229,13 +254,20 @@ class _SharedRead:
         number: int,
         prefix: bytes,
         keys: Sequence[bytes],
-        newest: list[bytes | None],
+        newest: list[bytes | None] | None,
         value_bytes_max: int,
     ) -> None:
-        """Take the keys of a store, and what its memtables say: nothing, a value, or no bytes for a removed key."""
-        self._members.append((number, newest))
-        self._keys += [prefix + key for key, value in zip(keys, newest, strict=True) if value is None]
-        self._value_bytes_max = max(self._value_bytes_max, value_bytes_max)
+        """Take the keys of a store, and what its memtables say: nothing, a value, or no bytes for a removed key.
+
+        None if they have nothing at all.
+        """
+        self._members.append((number, len(keys), newest))
+        if newest is None:
+            self._keys += [prefix + key for key in keys]
+        else:
+            self._keys += [prefix + key for key, value in zip(keys, newest, strict=True) if value is None]
+        if value_bytes_max > self._value_bytes_max:
+            self._value_bytes_max = value_bytes_max
 
     def get(self, found: list[list[bytes | None] | None], bytes_max: int) -> int:
         """Put the values of each store where its number says; return the bytes of those of the database."""
@@ -244,8 +276,11 @@ class _SharedRead:
         database = self._place.database
         values = get_from_database(database, self._keys, bytes_max=bytes_max, value_bytes_max=self._value_bytes_max)
         stored = iter(values)
-        for number, newest in self._members:
-            found[number] = [(next(stored) if value is None else value) or None for value in newest]
+        for number, key_count, newest in self._members:
+            if newest is None:
+                found[number] = [value or None for value in islice(stored, key_count)]
+            else:
+                found[number] = [(next(stored) if value is None else value) or None for value in newest]
         return sum(map(len, filter(None, values)))
 
 
@@ -259,12 +294,11 @@ class _DatabaseRead:
         self._keys: list[bytes] = []
         self._value_bytes_max = 0
 
-    def add(self, store: StoreLookups, place: Place, keys: HashedKeys, left: Int64Array, first: int) -> None:
-        """Take the keys of a store that are left to be found; ``first`` is the number of its first key."""
-        left = in_key_order(keys, left)
-        self._stores.append((store, len(left)))
-        self._numbers.append(left + first if first else left)
-        self._keys += place.keys(keys.keys.some(left).to_list())
+    def add(self, store: StoreLookups, place: Place, keys: list[bytes], numbers: Int64Array) -> None:
+        """Take the keys of a store that are left to be found, and their numbers."""
+        self._stores.append((store, len(keys)))
+        self._numbers.append(numbers)
+        self._keys += place.keys(keys)
         self._value_bytes_max = max(self._value_bytes_max, store._value_bytes_max)
 
     def found(self, bytes_max: int) -> list[FoundGroup]:
@@ -283,3 +317,11 @@ class _DatabaseRead:
             first += key_count
         numbers = self._numbers[0] if len(self._numbers) == 1 else np.concatenate(self._numbers)
         return first_store._group_of(numbers, values)
+
+
+def _read_of(reads: dict[int, _DatabaseRead], place: Place) -> _DatabaseRead:
+    """Return what is read from the database of a place, by which it is known."""
+    read = reads.get(id(place.database))
+    if read is None:
+        read = reads[id(place.database)] = _DatabaseRead(place)
+    return read

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from fluss.errors import CorruptRecordError, FlussError
-from fluss.record.mutations import Mutations
+from fluss.record.mutations import Mutations, copied_entries
 from fluss.record.value_batch import SCHEMA_ID_BYTES
 from fluss.storage.kv import rocks
 from fluss.storage.kv.flush import MemtableFlush
@@ -67,9 +67,7 @@ class StoreWrites(StoreLookups, ABC):
             if not write.is_direct:
                 write.add_to_memtable()
                 return True
-            batch = rocks.write_batch()
-            write.fill(batch)
-            if not rocks.write(write.place.database, batch):
+            if not rocks.write(write.place.database, _filled([write])):
                 return False
             write.note_written()
             return True
@@ -105,11 +103,11 @@ class StoreWrites(StoreLookups, ABC):
 class _QuickWrite:
     """A few rows on their way into a store, whose database and locks it holds until it ends."""
 
-    __slots__ = ("_byte_count", "_changes", "_state", "_store", "row_count")
+    __slots__ = ("_byte_count", "_state", "_store", "changes", "row_count")
 
     def __init__(self, store: StoreWrites, changes: Sequence[Mutations], state: KvState, byte_count: int) -> None:
         self._store = store
-        self._changes = changes
+        self.changes = changes
         self._state = state
         self._byte_count = byte_count
         self.row_count = sum(map(len, changes))
@@ -164,18 +162,16 @@ class _QuickWrite:
         return not any(map(len, self._store._memtables))
 
     def add_to_memtable(self) -> None:
-        self._store._add(self._changes, self._state)
+        self._store._add(self.changes, self._state)
 
-    def fill(self, batch: rocks.WriteBatch) -> None:
+    def fill(self, batch: rocks.WriteBatch, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Add the rows and the state to what is written to the database."""
         store = self._store
-        self._state = store._with_longest(self._state, self._changes)
+        self._state = store._with_longest(self._state, self.changes)
         store._is_database_empty = False
-        place = self.place
-        for mutations in self._changes:
+        for mutations in self.changes:
             store._filter.add(mutations.keys.keys)
-            place.fill(batch, mutations.keys.keys.to_list(), mutations.to_values(), None)
-        place.fill(batch, (), (), store._stored(self._state, self._byte_count))
+        self.place.fill(batch, keys, values, store._stored(self._state, self._byte_count))
 
     def explain(self, error: Exception) -> FlussError:
         """Return what an error of RocksDB means for the store."""
@@ -248,9 +244,7 @@ def write_to_stores_if_quick(writes: Sequence[StoreWrite]) -> list[FlussError | 
 
 def _write_at_once(numbered: Sequence[tuple[int, _QuickWrite]], outcomes: list[FlussError | bool]) -> None:
     """Write the rows of stores of one database as one batch, and note what has become of them under their numbers."""
-    batch = rocks.write_batch()
-    for _, write in numbered:
-        write.fill(batch)
+    batch = _filled([write for _, write in numbered])
     try:
         is_written = rocks.write(numbered[0][1].place.database, batch)
     except Exception as error:
@@ -261,6 +255,18 @@ def _write_at_once(numbered: Sequence[tuple[int, _QuickWrite]], outcomes: list[F
         for number, write in numbered:
             write.note_written()
             outcomes[number] = True
+
+
+def _filled(writes: Sequence[_QuickWrite]) -> rocks.WriteBatch:
+    """Return all rows and states as one batch for the database of the stores."""
+    batch = rocks.write_batch()
+    keys, values = copied_entries(mutations for write in writes for mutations in write.changes)
+    first = 0
+    for write in writes:
+        end = first + write.row_count
+        write.fill(batch, keys[first:end], values[first:end])
+        first = end
+    return batch
 
 
 def _pieces(numbered: Sequence[tuple[int, _QuickWrite]]) -> Iterator[Sequence[tuple[int, _QuickWrite]]]:

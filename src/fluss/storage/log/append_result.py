@@ -28,7 +28,7 @@ class History:
         self.offset_kept = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AppendResult:
     """Where an append lies in the log. A duplicate lies where its first copy does."""
 

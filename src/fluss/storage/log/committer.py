@@ -93,7 +93,7 @@ class SegmentRoll(NamedTuple):
     is_snapshot_needed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CommitRound:
     """What one round of the committer wrote, or why it did not."""
 

@@ -39,7 +39,7 @@ BATCHES_REMEMBERED: Final = 5
 SNAPSHOT_VERSION: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WriterEntry:
     """One batch of a writer."""
 
@@ -88,6 +88,9 @@ class WriterState:
             return None
         known = self._batches.get(writer_id)
         if known is not None:
+            # What is remembered is consecutive, so the next one, as nearly all are, is none of it.
+            if latest is None and sequence == _next_sequence(known[-1].batch_sequence):
+                return None
             if (duplicate := _with_sequence(known, sequence)) is not None:
                 return duplicate
             latest = known[-1].batch_sequence if latest is None else latest
