@@ -238,6 +238,10 @@ public final class Peer {
                 leased.put(bucket, snapshots.getSnapshotId(bucket.getBucket()).getAsLong());
             }
         }
+        if (leased.isEmpty()) {
+            // The first ones are not made yet, and a lease of nothing is refused.
+            return found;
+        }
         KvSnapshotLease lease = admin.createKvSnapshotLease(UUID.randomUUID().toString(), 600_000);
         int unavailable = lease.acquireSnapshots(leased).get(TIMEOUT_S, TimeUnit.SECONDS).getUnavailableSnapshots().size();
         if (unavailable > 0) {
