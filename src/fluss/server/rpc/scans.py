@@ -73,7 +73,8 @@ class LimitScanner:
 
     async def _scan(self, hosted: HostedBucket, row_count: int, owner: str) -> Answer | LimitScanResponse:
         try:
-            (await hosted.open()).log()
+            hosted = await hosted.open()
+            hosted.log()
             if hosted.kv is not None:
                 # A store that has to be opened is waited for before the turn is taken, not during it.
                 await hosted.kv.store()

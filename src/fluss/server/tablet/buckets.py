@@ -69,7 +69,11 @@ class NotOpenError(FlussError):
     def __init__(self, bucket: HostedBucket) -> None:
         # Always the same: a request may ask for thousands of buckets.
         super().__init__("The log of the bucket is being opened; try again", ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self.bucket = bucket
+        self._bucket = bucket
+
+    @property
+    def bucket(self) -> HostedBucket:
+        return self._bucket.current
 
 
 class HostedBucket:
@@ -114,6 +118,15 @@ class HostedBucket:
     # Opening
 
     @property
+    def current(self) -> HostedBucket:
+        """The bucket as it is in use now: this, or another one since the log of this was closed.
+
+        A request may have found a bucket that was being closed, and open it only afterwards. There must not be two logs
+        of one bucket.
+        """
+        return self if self._is_dropped else self.group[self.bucket.bucket_id]
+
+    @property
     def directory(self) -> Path:
         """Where its log is, or will be."""
         return self.group.log_directory(self.bucket.bucket_id)
@@ -144,6 +157,10 @@ class HostedBucket:
         if self.is_settled:
             act()
             return
+        current = self.current
+        if current is not self:
+            current.when_open(act)
+            return
         if self._opening is not None:
             self._opening.append(act)
             return
@@ -151,9 +168,9 @@ class HostedBucket:
         self.group.opener.open(self)
 
     async def open(self) -> HostedBucket:
-        """Wait until the log is open, or it is known why it will not be."""
+        """Wait until the log is open, or it is known why it will not be; return the bucket as it is in use then."""
         await open_all((self,))
-        return self
+        return self.current
 
     def opened(self, log: LogTablet | FlussError) -> None:
         """Take the log, or why it cannot be opened, and let those go on who wait for it."""
@@ -559,7 +576,7 @@ async def open_all(buckets: Iterable[HostedBucket], *, is_use: bool = True) -> N
         if not left and not are_open.done():
             are_open.set_result(None)
 
-    for bucket in buckets:
+    for bucket in [found.current for found in buckets]:
         bucket.is_used |= is_use
         if not bucket.is_settled:
             left += 1

@@ -103,7 +103,7 @@ class LogUpkeep:
             # No request has asked for it yet.
             bucket.is_used = False
         await open_all(buckets, is_use=False)
-        await self._close([bucket for bucket in buckets if bucket.is_closable and not bucket.is_used])
+        await self._close_unused(buckets)
 
     # Idle logs
 
@@ -124,11 +124,14 @@ class LogUpkeep:
         for buckets in _slices(idle[:excess]):
             if self._is_stopping:
                 return
-            await self._close([bucket for bucket in buckets if bucket.is_closable and not bucket.is_used])
+            await self._close_unused(buckets)
 
-    async def _close(self, buckets: Sequence[HostedBucket]) -> None:
-        """Close logs. Requests that ask for them meanwhile wait until they are closed and have them opened again."""
-        closing = [bucket.close() for bucket in buckets]
+    async def _close_unused(self, buckets: Sequence[HostedBucket]) -> None:
+        """Close the logs that no request has asked for.
+
+        Those that ask for them meanwhile wait until they are closed and have them opened again.
+        """
+        closing = [_close_if_unused(bucket) for bucket in buckets]
         for bucket, outcome in zip(buckets, await asyncio.gather(*closing, return_exceptions=True), strict=True):
             if isinstance(outcome, FlussError | OSError):
                 logger.error("the log of %s could not be closed in order: %s", bucket, outcome)
@@ -136,6 +139,12 @@ class LogUpkeep:
             elif outcome is not None:
                 raise outcome
         self._is_changed = True
+
+
+async def _close_if_unused(bucket: HostedBucket) -> None:
+    """Close a log, unless a request has come since it was decided."""
+    if not bucket.is_used:
+        await bucket.close()
 
 
 def _slices(items: Sequence[T]) -> Iterator[Sequence[T]]:

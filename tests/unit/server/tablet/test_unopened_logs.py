@@ -152,6 +152,43 @@ async def test_requests_that_come_while_a_log_is_opened_wait_in_their_order_and_
         assert files.listed == ["log-0"]
 
 
+@pytest.mark.parametrize("is_used_again", [True, False])
+async def test_a_bucket_that_was_found_while_its_log_was_closed_is_opened_once(tmp_path, is_used_again):
+    # Two logs, and two stores of rows by key, wrote over each other, and a stop waited for the second one for ever.
+    async with serving(tmp_path, make_table(buckets=1)) as server:
+        await server.append(rows(0, 1))
+        group = server.manager.tables[1].group(None)
+        found = group[0]
+        closing = asyncio.create_task(found.close())
+        await asyncio.sleep(0)
+        with pytest.raises(NotOpenError) as not_open:
+            found.log()
+        await closing
+        assert not group.in_use
+        if is_used_again:
+            await server.append(rows(1, 1))
+        hosted = await found.open()
+        assert hosted is group[0]
+        assert hosted is not_open.value.bucket
+        assert hosted.log().offset_next == 1 + is_used_again
+        done: list[str] = []
+        found.when_open(lambda: done.append("at once"))
+        assert done
+        assert found.tablet is None
+
+
+async def test_a_log_that_a_request_has_asked_for_meanwhile_is_not_closed(tmp_path):
+    async with serving(tmp_path, make_table(buckets=1)) as server:
+        await server.append(rows(0, 1))
+        bucket = server.manager.tables[1].group(None)[0]
+        bucket.is_used = False
+        closing = asyncio.create_task(server.manager._upkeep._close_unused([bucket]))
+        # Before the task has begun.
+        log = bucket.log()
+        await closing
+        assert bucket.log() is log
+
+
 async def test_a_write_that_waited_too_long_for_its_log_is_refused_and_not_made_later(tmp_path):
     table = make_table()
     async with serving(tmp_path, table) as server:
