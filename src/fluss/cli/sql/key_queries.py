@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from decimal import Decimal
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -50,24 +51,30 @@ def query_in(connection: duckdb.DuckDBPyConnection, statement: str) -> SyntaxTre
     return {}
 
 
-def tables_of(tree: SyntaxTree) -> list[list[str]]:
-    """Return the names of the tables of a query, in parts. Those that WITH makes are none."""
-    found: dict[tuple[str, ...], None] = {}
-    made: set[str] = set()
+def nodes_of(tree: SyntaxTree) -> Iterator[dict[str, Any]]:
+    """Yield everything that a query is made of."""
     waiting: list[Any] = [tree]
     while waiting:
         node = waiting.pop()
         if isinstance(node, list):
             waiting += node
         elif isinstance(node, dict):
-            # SHOW trips is DESCRIBE trips.
-            is_shown = node.get("type") == "SHOW_REF" and node["show_type"] == "SHOW"
-            if node.get("type") == "BASE_TABLE" or is_shown:
-                parts = (node.get("catalog_name"), node.get("schema_name"), node["table_name"])
-                found[tuple(part for part in parts if part)] = None
-            if "cte_map" in node:
-                made |= {entry["key"] for entry in node["cte_map"]["map"]}
+            yield node
             waiting += node.values()
+
+
+def tables_of(tree: SyntaxTree) -> list[list[str]]:
+    """Return the names of the tables of a query, in parts. Those that WITH makes are none."""
+    found: dict[tuple[str, ...], None] = {}
+    made: set[str] = set()
+    for node in nodes_of(tree):
+        # SHOW trips is DESCRIBE trips.
+        is_shown = node.get("type") == "SHOW_REF" and node["show_type"] == "SHOW"
+        if node.get("type") == "BASE_TABLE" or is_shown:
+            parts = (node.get("catalog_name"), node.get("schema_name"), node["table_name"])
+            found[tuple(part for part in parts if part)] = None
+        if "cte_map" in node:
+            made |= {entry["key"] for entry in node["cte_map"]["map"]}
     return [list(parts) for parts in found if not (len(parts) == 1 and parts[0] in made)]
 
 

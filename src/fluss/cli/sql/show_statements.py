@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from fluss.blocking import FlussAdmin
 from fluss.cli.kernel.exits import CommandError, Exit
 from fluss.cli.kernel.session import DEFAULT_DATABASE, Session
-from fluss.cli.sql.key_queries import SyntaxTree
+from fluss.cli.sql.key_queries import SyntaxTree, nodes_of
 
 _DATABASES: Final = ("databases", "schemas")
 _ALL_TABLES: Final = "__show_tables_expanded"
@@ -43,21 +43,15 @@ def shown(tree: SyntaxTree, session: Session) -> pa.Table | None:
 
 def _check_shows_nothing(tree: SyntaxTree) -> None:
     """Refuse a query of what is shown: DuckDB would answer it, and say that there are no tables."""
-    waiting: list[Any] = [tree]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, dict):
-            name = str(node.get("table_name", "")).strip('"')
-            is_ours = name in (*_DATABASES, "tables", _ALL_TABLES) or node.get("show_type") == "SHOW_FROM"
-            if node.get("type") == "SHOW_REF" and node["show_type"] != "SHOW" and is_ours:
-                raise CommandError(
-                    "SHOW TABLES and its relatives are statements of their own here; `fluss table ls -f json` gives "
-                    "programs the names",
-                    Exit.USAGE,
-                )
-            waiting += node.values()
-        elif isinstance(node, list):
-            waiting += node
+    for node in nodes_of(tree):
+        name = str(node.get("table_name", "")).strip('"')
+        is_ours = name in (*_DATABASES, "tables", _ALL_TABLES) or node.get("show_type") == "SHOW_FROM"
+        if node.get("type") == "SHOW_REF" and node["show_type"] != "SHOW" and is_ours:
+            raise CommandError(
+                "SHOW TABLES and its relatives are statements of their own here; `fluss table ls -f json` gives "
+                "programs the names",
+                Exit.USAGE,
+            )
 
 
 def table_names(admin: FlussAdmin) -> list[str]:
