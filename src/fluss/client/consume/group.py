@@ -34,6 +34,8 @@ from fluss.schema.offsets import EARLIEST_OFFSET
 _RECORDS_MAX: Final = 1 << 40
 # The table id of a group that has not begun.
 NO_TABLE: Final = -1
+# In place of the offset of a reset: there was none.
+NO_RESET: Final = -1
 
 
 class BucketKey(NamedTuple):
@@ -55,13 +57,18 @@ class Ownership(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Begin the group anew. ``offset_known`` is up to where its author had read the log."""
+    """Begin the group anew. ``offset_known`` is up to where its author had read the log.
+
+    Who begins to read there has to know, as its author did, at which offset the last reset was that counts: resets of
+    authors who had not seen that one do not count.
+    """
 
     offset_known: int
     table_id: int
     bucket_count: int
     partition_ids: tuple[int, ...]
     positions: Mapping[BucketKey, int]
+    last_reset_at: int = NO_RESET
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +117,7 @@ class Group:
     log_id: int
     # The next record to be applied.
     offset: int
-    reset_at: int = -1
+    reset_at: int = NO_RESET
     table_id: int = NO_TABLE
     bucket_count: int = 0
     partition_ids: tuple[int, ...] = ()
@@ -253,7 +260,7 @@ class Group:
         return cls(
             log_id=log_id,
             offset=parts["offset"],
-            reset_at=parts.get("reset_at", -1),
+            reset_at=parts.get("reset_at", parts.get("last_reset_at", NO_RESET)),
             # A reset takes effect where it stands in the log.
             table_id=parts["table_id"] if "reset_at" in parts else NO_TABLE,
             bucket_count=parts["buckets"],
@@ -284,6 +291,7 @@ def reset_to_json(reset: Reset) -> str:
             "buckets": reset.bucket_count,
             "partitions": reset.partition_ids,
             "positions": positions_to_json(reset.positions),
+            "last_reset_at": reset.last_reset_at,
         },
         separators=(",", ":"),
     )
@@ -300,6 +308,7 @@ def reset_from_json(text: str) -> Reset | None:
         parts["buckets"],
         tuple(parts["partitions"]),
         positions_from_json(parts["positions"]),
+        parts.get("last_reset_at", NO_RESET),
     )
 
 

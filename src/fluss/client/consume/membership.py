@@ -196,7 +196,8 @@ class Membership:
             raise self._table_gone("was dropped and created again")
         positions, members = await self._rows.left_behind(table_id)
         partition_ids = await self._partition_ids()
-        reset = Reset(self._group.offset, table_id, self._info.num_buckets, partition_ids, {**seed, **positions})
+        group, bucket_count = self._group, self._info.num_buckets
+        reset = Reset(group.offset, table_id, bucket_count, partition_ids, {**seed, **positions}, group.reset_at)
         self._rows.write_reset(reset, self.member)
         for member in members:
             self._rows.delete_member(member)

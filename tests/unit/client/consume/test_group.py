@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fluss import EARLIEST_OFFSET
 from fluss.client.consume.group import (
     NO_PARTITION,
+    NO_RESET,
     Beat,
     BucketKey,
     Commit,
@@ -30,8 +31,10 @@ TABLE_ID = 7
 LOG_ID = 3
 
 
-def reset_of(offset_known: int, buckets: int = 4, partitions: tuple[int, ...] = (NO_PARTITION,)) -> Reset:
-    return Reset(offset_known, TABLE_ID, buckets, partitions, {})
+def reset_of(
+    offset_known: int, buckets: int = 4, partitions: tuple[int, ...] = (NO_PARTITION,), *, last_reset_at: int = NO_RESET
+) -> Reset:
+    return Reset(offset_known, TABLE_ID, buckets, partitions, {}, last_reset_at)
 
 
 @dataclass
@@ -50,6 +53,9 @@ class Life:
         self.log.append((self.offset, event))
         return self.group.apply(self.offset, event)
 
+    def last_reset_before(self, offset: int) -> int:
+        return replayed(Group(LOG_ID, 0), [record for record in self.log if record[0] < offset]).reset_at
+
     def step(self) -> None:
         rng, group = self.rng, self.group
         members = list(group.members)
@@ -62,7 +68,7 @@ class Life:
         elif action == "reset":
             if rng.random() < 0.2:
                 known = rng.choice([self.offset + 1, rng.randrange(self.offset + 1)])
-                self.write(reset_of(known, 3, (1, 2)))
+                self.write(reset_of(known, 3, (1, 2), last_reset_at=self.last_reset_before(known)))
         elif members:
             member = rng.choice(members)
             if action == "leave":
@@ -203,6 +209,20 @@ def test_of_two_resets_at_the_same_time_the_first_one_counts() -> None:
     assert life.group.positions == {BucketKey(NO_PARTITION, 0): 5}
     assert life.write(Reset(life.offset + 1, TABLE_ID, 1, (NO_PARTITION,), {}))
     assert not life.group.members
+
+
+def test_who_begins_at_the_row_of_a_reset_knows_which_resets_do_not_count() -> None:
+    last = reset_of(15, last_reset_at=10)
+    log: list[tuple[int, Event]] = [
+        (0, reset_of(0)),
+        (10, reset_of(5, last_reset_at=0)),
+        # By a member that has been away since before the second one.
+        (20, reset_of(3, last_reset_at=0)),
+        (30, last),
+    ]
+    group = replayed(Group(LOG_ID, 0), log)
+    assert group.reset_at == 30
+    assert replayed(Group.from_json(LOG_ID, reset_to_json(last)), log) == group
 
 
 @pytest.mark.parametrize("table_id", [TABLE_ID - 1, TABLE_ID + 1])
