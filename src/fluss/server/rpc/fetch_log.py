@@ -413,7 +413,7 @@ class LogFetcher:
             if wait_s <= 0 or self._purgatory.is_closed or fetch.is_satisfied() or (has_waited and fetch.byte_count):
                 break
             if not self._purgatory.has_room(len(fetch.cursors)):
-                await self._purgatory.hold_back()
+                await self._hold_back(fetch)
                 break
             bytes_missing = (fetch.bytes_min or 0) - fetch.byte_count
             self._memory.give_back(fetch.byte_count, fetch.owner)
@@ -425,6 +425,14 @@ class LogFetcher:
         if codes and codes <= _HELD_BACK_CODES and not has_waited and not fetch.byte_count:
             await self._purgatory.hold_back()
         return self._answer(fetch)
+
+    async def _hold_back(self, fetch: _Fetch) -> None:
+        """Answer later, with what was read. If the client goes meanwhile, no answer gives the memory of that back."""
+        try:
+            await self._purgatory.hold_back()
+        except BaseException:
+            self._memory.give_back(fetch.byte_count, fetch.owner)
+            raise
 
     def _give_up_forbidden(self, fetch: _Fetch) -> None:
         """Give up tables that the reader may not read any more: rights may have been taken away while it waited."""

@@ -9,8 +9,9 @@ import asyncio
 import time
 
 import pyarrow as pa
+import pytest
 
-from fluss.errors import ErrorCode
+from fluss.errors import ErrorCode, FlussError
 from fluss.protocol import api as apis
 from fluss.schema.schema import Schema
 from fluss.server.tablet.manager import TabletSettings
@@ -74,6 +75,21 @@ async def test_a_fetch_that_finds_no_room_to_wait_is_answered_without_records(tm
         await asyncio.gather(waiting, one)
         assert server.service.delayed_fetch_count == 0
         await _delayed(server, (0, 0))
+
+
+async def test_a_client_that_goes_while_its_answer_is_held_back_holds_no_memory(tmp_path):
+    settings = TabletSettings(delayed_buckets_max=1, retry_answer_delay_ms=LONG_MS)
+    async with serving(tmp_path, make_table(buckets=2), settings=settings) as server:
+        await server.append(rows(0, 2))
+        await _delayed(server, (1, 0))
+        channel, memory = await server.connect(), server.service.fetch_memory
+        fetch = fetch_request((0, 0), min_bytes=1_000_000, max_wait_ms=LONG_MS)
+        request = asyncio.create_task(channel.request(apis.FETCH_LOG, fetch, timeout_s=LONG_MS))
+        await eventually_async(lambda: memory.used_bytes > 0)
+        await channel.close()
+        with pytest.raises(FlussError):
+            await request
+        await eventually_async(lambda: memory.used_bytes == 0)
 
 
 async def test_a_fetch_without_min_bytes_or_with_nothing_to_wait_is_answered_at_once(tmp_path):
