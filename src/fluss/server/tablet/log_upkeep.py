@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from fluss.errors import FlussError
@@ -36,20 +37,22 @@ class LogUpkeep:
         opener: LogOpener,
         *,
         open_logs_max: int,
+        retry_ms: int,
         long_lived: LongLived,
     ) -> None:
         self._tables = tables
         self._opener = opener
         self._open_logs_max = open_logs_max
         self._long_lived = long_lived
-        self._is_stopping = False
+        self._retry_s = retry_ms / 1000
+        self._stopping = asyncio.Event()
         self._is_recovered = False
         self._has_failed_to_close = False
         self._is_changed = False
 
     def stop(self) -> None:
         """Begin nothing new."""
-        self._is_stopping = True
+        self._stopping.set()
 
     @property
     def has_unclean(self) -> bool:
@@ -64,27 +67,39 @@ class LogUpkeep:
     # After a crash
 
     async def recover(self) -> None:
-        """Open all logs that are on the disk and were not opened yet; those that are not used are closed again."""
-        count, said_s = 0, time.monotonic()
+        """Open all logs that are on the disk and were not opened yet; those that are not used are closed again.
+
+        Those that cannot be opened now, for want of file descriptors for example, are tried again until the server
+        stops: it is not known whether they are in order.
+        """
+        while left := await self._look_through():
+            logger.warning("%d logs could not be looked through yet; they are tried again", left)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), self._retry_s)
+        self._is_recovered = not self._stopping.is_set()
+
+    async def _look_through(self) -> int:
+        """Do it once; return how many logs could not be opened. A stop ends it."""
+        count, left, said_s = 0, 0, time.monotonic()
         for table in list(self._tables.values()):
             for group in list(table.groups.values()):
                 for bucket_ids in _slices(await self._left_behind(group)):
-                    if self._is_stopping:
-                        return
+                    if self._stopping.is_set():
+                        return 0
                     if group.is_dropped:
                         break
                     began_s = time.monotonic()
-                    await self._recover_some(group, bucket_ids)
+                    left += await self._recover_some(group, bucket_ids)
                     count += len(bucket_ids)
                     if time.monotonic() - said_s > _PROGRESS_INTERVAL_S:
                         said_s = time.monotonic()
                         logger.info("looked through %d logs after the server was interrupted", count)
                     # The other half of the time belongs to requests.
                     await asyncio.sleep(time.monotonic() - began_s)
-        self._is_recovered = not self._is_stopping
+        return left
 
     async def _left_behind(self, group: BucketGroup) -> Sequence[int]:
-        """Return the buckets of a group that the last run left behind. Those that are in use have been looked at."""
+        """Return the buckets of a group that the last run left behind and that were not looked at since."""
         if group.found is None:
             group.take_found(await asyncio.to_thread(self._opener.found_in, group))
         assert group.found is not None, "it was looked up"
@@ -94,16 +109,22 @@ class LogUpkeep:
             for bucket_id, state in enumerate(group.found)
             # A log that is missing though something was written has to be reported.
             if (state == LEFT_BEHIND or (offsets is not None and not state and offsets[bucket_id]))
-            and bucket_id not in group.in_use
+            and _is_unknown(group, bucket_id)
         ]
 
-    async def _recover_some(self, group: BucketGroup, bucket_ids: Sequence[int]) -> None:
-        buckets = [group[bucket_id] for bucket_id in bucket_ids if bucket_id not in group.in_use]
+    async def _recover_some(self, group: BucketGroup, bucket_ids: Sequence[int]) -> int:
+        """Open some logs and close those that are not used; return how many could not be opened."""
+        bucket_ids = [bucket_id for bucket_id in bucket_ids if _is_unknown(group, bucket_id)]
+        new = {bucket_id for bucket_id in bucket_ids if bucket_id not in group.in_use}
+        buckets = [group[bucket_id] for bucket_id in bucket_ids]
         for bucket in buckets:
-            # No request has asked for it yet.
-            bucket.is_used = False
+            if bucket.bucket.bucket_id in new:
+                # No request has asked for it yet.
+                bucket.is_used = False
         await open_all(buckets, is_use=False)
+        left = sum(not bucket.current.is_settled for bucket in buckets)
         await self._close_unused(buckets)
+        return left
 
     # Idle logs
 
@@ -122,7 +143,7 @@ class LogUpkeep:
         self._long_lived.counted(open_count)
         excess = max(0, open_count - self._open_logs_max)
         for buckets in _slices(idle[:excess]):
-            if self._is_stopping:
+            if self._stopping.is_set():
                 return
             await self._close_unused(buckets)
 
@@ -139,6 +160,12 @@ class LogUpkeep:
             elif outcome is not None:
                 raise outcome
         self._is_changed = True
+
+
+def _is_unknown(group: BucketGroup, bucket_id: int) -> bool:
+    """Whether a log has not been opened, and it is not known either why it cannot be."""
+    hosted = group.in_use.get(bucket_id)
+    return hosted is None or not hosted.is_settled
 
 
 async def _close_if_unused(bucket: HostedBucket) -> None:

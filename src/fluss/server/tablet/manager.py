@@ -109,6 +109,8 @@ class TabletSettings:
     # Logs that are held open; beyond it those that were not used for a while are closed until they are needed again.
     open_logs_max: int = 16_384
     idle_check_interval_ms: int = 30_000
+    # When logs are tried again that could not be looked through after a crash.
+    recovery_retry_ms: int = 10_000
     # How long an answer is held back that says nothing but "try again": some clients do so at once, without end.
     retry_answer_delay_ms: int = 50
 
@@ -176,7 +178,11 @@ class TabletManager:
         self._checkpoint_turn = asyncio.Lock()
         self._is_checkpoint_due = False
         self._upkeep = LogUpkeep(
-            self._tables, self._opener, open_logs_max=settings.open_logs_max, long_lived=long_lived
+            self._tables,
+            self._opener,
+            open_logs_max=settings.open_logs_max,
+            retry_ms=settings.recovery_retry_ms,
+            long_lived=long_lived,
         )
         self._remote: RemoteLogs | None = None
         self._copier: RemoteCopier | None = None

@@ -6,7 +6,9 @@ Real directories and a real server; a crash is a copy of the data directory take
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
+import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -218,15 +220,20 @@ async def test_a_table_that_is_dropped_while_its_log_is_opened_leaves_nothing(tm
         await eventually_async(lambda: not (tmp_path / "db").exists())
 
 
+class ScarceFiles(OsFiles):
+    """There are no descriptors left for segments."""
+
+    is_scarce = True
+    refused_count = 0
+
+    def size(self, path):
+        if self.is_scarce and path.name == SEGMENT:
+            self.refused_count += 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return super().size(path)
+
+
 async def test_a_shortage_of_descriptors_passes_and_damage_stays(tmp_path):
-    class ScarceFiles(OsFiles):
-        is_scarce = True
-
-        def size(self, path):
-            if self.is_scarce and path.name == SEGMENT:
-                raise OSError(24, "Too many open files", str(path))
-            return super().size(path)
-
     table = make_table()
     async with serving(tmp_path, table) as server:
         await server.append(rows(0, 1))
@@ -257,11 +264,14 @@ async def test_a_log_that_is_missing_is_reported_when_it_is_asked_for(tmp_path):
 # After a crash
 
 
+TORN = arrow_batch(rows(99, 5))[:-3]
+
+
 def _crashed_with_torn_tail(data_dir: Path, copy: Path) -> Path:
     shutil.copytree(data_dir, copy)
     (copy / RECOVERY).unlink(missing_ok=True)
     with (copy / "db/t-1/log-0" / SEGMENT).open("ab") as file:
-        file.write(arrow_batch(rows(99, 5))[:-3])
+        file.write(TORN)
     return copy
 
 
@@ -291,9 +301,34 @@ async def test_a_torn_tail_that_nobody_asked_for_is_still_cut_off_after_a_clean_
         assert await _all_ids(server, 1) == [0]
 
 
+@pytest.mark.parametrize("is_asked_for", [False, True])
+async def test_a_log_that_cannot_be_looked_through_for_a_while_is_not_called_clean(tmp_path, is_asked_for):
+    table = make_table(buckets=2)
+    async with serving(tmp_path / "data", table) as server:
+        await server.append(rows(0, 5))
+        copy = _crashed_with_torn_tail(tmp_path / "data", tmp_path / "copy")
+    files = ScarceFiles()
+    async with _hosting(copy, table, files=files) as manager:
+        if is_asked_for:
+            await (group := manager.tables[1].group(None))[0].open()
+            assert group[0].tablet is None
+        await eventually_async(lambda: files.refused_count > 0)
+    assert not (copy / MARKER).exists(), "there is something left to look at"
+    # Later, in the same run, it can be looked at.
+    files = ScarceFiles()
+    async with _hosting(copy, table, files=files, recovery_retry_ms=1) as manager:
+        await eventually_async(lambda: files.refused_count > 1)
+        files.is_scarce = False
+        await eventually_async(lambda: not manager._background)
+    assert not (copy / "db/t-1/log-0" / SEGMENT).read_bytes().endswith(TORN)
+    assert (copy / MARKER).exists()
+    async with serving(copy, table) as server:
+        assert await _all_ids(server) == [0, 1, 2, 3, 4]
+
+
 @asynccontextmanager
-async def _hosting(data_dir: Path, table) -> AsyncIterator:
-    manager = TabletManager(data_dir, MemoryCatalog(table), TabletSettings(), clock=Clock())
+async def _hosting(data_dir: Path, table, *, files=None, **settings) -> AsyncIterator:
+    manager = TabletManager(data_dir, MemoryCatalog(table), TabletSettings(**settings), clock=Clock(), files=files)
     async with manager:
         yield manager
 
