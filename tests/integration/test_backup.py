@@ -4,12 +4,14 @@ complete, and places that belong to another server."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import shutil
 import socket
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,12 +25,16 @@ from fluss.server.__main__ import main
 from fluss.server.coordinator.metadata.metadata_backup import remote_logs, table_count
 from fluss.server.model import RemoteLogEntry
 from fluss.server.tablet.remote import backup, restoration
+from fluss.storage.backup import tails
 from fluss.storage.backup.ownership import Claim, check_claim
 from fluss.storage.backup.points import POINTS, get_chains, newest_point
 from fluss.storage.backup.restored_log import make_log
+from fluss.storage.backup.tails import PlannedTail
+from fluss.storage.log.committer import LogEnd
+from fluss.storage.log.tablet import LogTablet
 from fluss.storage.remote.objects import DirectoryObjects
 from fluss.storage.remote.store import RemoteStore, RemoteTraffic
-from fluss.storage.vfs import OsFiles
+from fluss.storage.vfs import Files, OsFiles
 from fluss.testing.waiting import eventually
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
@@ -527,6 +533,60 @@ def test_logs_that_are_not_open_are_shipped_after_a_round_that_failed(
     with serving(data_dir, options):
         eventually(lambda: failed)
         eventually(lambda: end_in_backup(remote) == 3, "the log in the backup")
+
+
+def test_a_table_that_is_dropped_while_it_is_shipped_keeps_no_other_waiting(
+    data_dir: Path, remote: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = fluss.TablePath("fluss", "gone")
+    is_dropped = threading.Event()
+    ship, shipped_tables = tails.ship_pack, []
+
+    def ship_later(store: RemoteStore, files: Files, plans: Sequence[PlannedTail]) -> object:
+        if len(plans) == 2 and not is_dropped.is_set():
+            shipped_tables.append(len(plans))
+            assert is_dropped.wait(60)
+        return ship(store, files, plans)
+
+    monkeypatch.setattr(backup, "ship_pack", ship_later)
+    options = {"remote.data.dir": str(remote), "remote.log.task-interval-duration": "0ms"}
+    with serving(data_dir, {**options, "backup.interval": "0ms"}) as (_, connection):
+        for path in (EVENTS, gone):
+            create(connection, path)
+            append(connection.get_table(path).new_append().create_writer(), 0, 3)
+    with serving(data_dir, options) as (_, connection):
+        eventually(lambda: shipped_tables, "both logs on their way")
+        connection.get_admin().drop_table(gone)
+        eventually(lambda: not list(data_dir.glob("fluss/gone-*")), "the files removed")
+        is_dropped.set()
+        eventually(lambda: end_in_backup(remote) == 3, "the other log in the backup")
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR], "the round failed"
+
+
+def test_a_backup_is_not_ahead_of_what_is_on_the_disk(
+    data_dir: Path, remote: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With ``durability: os`` readers see more than what a loss of power leaves.
+    ends: list[tuple[int, int]] = []
+    plan, flush = tails.plan_tail, LogTablet.flush
+
+    def plan_and_note(log: LogTablet, files: Files, chain: object, start: int, end: LogEnd, **options: bool) -> object:
+        ends.append((end.offset_next, log.recovery_offset))
+        return plan(log, files, chain, start, end, **options)  # type: ignore[arg-type]
+
+    async def flush_while_others_write(log: LogTablet) -> None:
+        await flush(log)
+        seen = log.offset_high_watermark
+        while len(ends) < 3 and log.offset_high_watermark == seen:
+            await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(backup, "plan_tail", plan_and_note)
+    monkeypatch.setattr(LogTablet, "flush", flush_while_others_write)
+    with serving(data_dir, {"remote.data.dir": str(remote)}) as (_, connection):
+        create(connection)
+        writer = connection.get_table(EVENTS).new_append().create_writer()
+        eventually(lambda: append(writer, 0, 1) or len(ends) >= 3, "three rounds")
+    assert all(shipped <= on_disk for shipped, on_disk in ends)
 
 
 def test_how_often_and_how_much_is_backed_up_are_options(data_dir: Path, remote: Path, tmp_path: Path) -> None:

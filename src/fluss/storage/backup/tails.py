@@ -28,6 +28,14 @@ from fluss.storage.vfs import Files
 SMALL_BYTES: Final = 8 * 1024 * 1024
 
 
+class UnreadableTailError(FlussError):
+    """The files of a log lack what is to be shipped: it was dropped meanwhile, segments have expired, or damage."""
+
+    def __init__(self, bucket: TableBucket, reason: str) -> None:
+        super().__init__(reason, ErrorCode.LOG_STORAGE_EXCEPTION)
+        self.bucket = bucket
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedTail:
     """What is to be shipped of a log, and what its chain is then."""
@@ -113,7 +121,7 @@ def packs(plans: Iterable[PlannedTail]) -> list[list[PlannedTail]]:
 
 
 def ship_pack(store: RemoteStore, files: Files, plans: Sequence[PlannedTail]) -> list[tuple[TableBucket, TailChain]]:
-    """Write tails to one new object and return their chains."""
+    """Write tails to one new object and return their chains. UnreadableTailError: one of the logs is to blame."""
     path = new_path(TAILS, ".tail")
     checksums: list[int] = []
 
@@ -150,12 +158,13 @@ def _bytes_of(store: RemoteStore, files: Files, plan: PlannedTail) -> Iterator[B
             continue
         for position in range(part.position, part.position + part.byte_count, CHUNK_BYTES):
             wanted = min(CHUNK_BYTES, part.position + part.byte_count - position)
-            data = files.read(part.path, position, wanted)
+            try:
+                data = files.read(part.path, position, wanted)
+            except OSError as error:
+                raise UnreadableTailError(plan.bucket, f"{part.path} cannot be read: {error.strerror}") from error
             if len(data) != wanted:
-                raise FlussError(
-                    f"{part.path} has less than the {position + wanted} bytes that it should have",
-                    ErrorCode.LOG_STORAGE_EXCEPTION,
-                )
+                reason = f"{part.path} has less than the {position + wanted} bytes that it should have"
+                raise UnreadableTailError(plan.bucket, reason)
             yield data
 
 

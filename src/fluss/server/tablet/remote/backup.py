@@ -61,7 +61,7 @@ from fluss.storage.backup.points import (
 )
 from fluss.storage.backup.restore_note import RestoreNote
 from fluss.storage.backup.tail_index import TailIndex
-from fluss.storage.backup.tails import PlannedTail, packs, plan_tail, ship_pack
+from fluss.storage.backup.tails import PlannedTail, UnreadableTailError, packs, plan_tail, ship_pack
 from fluss.storage.log.remote_log import ROOT as LOGS
 from fluss.storage.remote.store import CHUNK_BYTES, RemoteStoppedError, RemoteStore
 from fluss.storage.vfs import Files
@@ -419,28 +419,29 @@ class Backup:
     async def _ship_some(self, changes: Sequence[_Change], failures: dict[TableBucket, str]) -> None:
         buckets = [change.group[change.bucket_id] for change in changes if not change.group.is_dropped]
         await open_all(buckets, is_use=False)
-        plans = [
-            plan
-            for hosted, plan in zip(buckets, await asyncio.gather(*map(self._planned, buckets)), strict=True)
-            if not self._is_failed(hosted, plan, failures) and isinstance(plan, PlannedTail)
-        ]
-        outcomes = await asyncio.gather(*map(self._shipped, packs(plans)), return_exceptions=True)
-        for outcome in outcomes:
+        plans = []
+        for hosted, plan in zip(buckets, await asyncio.gather(*map(self._planned, buckets)), strict=True):
+            if isinstance(plan, PlannedTail):
+                plans.append(plan)
+            else:
+                _look_again(hosted.group, hosted.bucket, plan, failures)
+        shipping = [self._shipped_if_there(pack, failures) for pack in packs(plans)]
+        for outcome in await asyncio.gather(*shipping, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    def _is_failed(
-        self, hosted: HostedBucket, plan: PlannedTail | FlussError | None, failures: dict[TableBucket, str]
-    ) -> bool:
-        if isinstance(plan, FlussError) and not hosted.group.is_dropped:
-            failures[hosted.bucket] = plan.message
-        if plan is None or isinstance(plan, FlussError):
-            # Closed logs are looked at again.
-            if hosted.group.unshipped is None:
-                hosted.group.unshipped = set()
-            hosted.group.unshipped.add(hosted.bucket.bucket_id)
-            return True
-        return False
+    async def _shipped_if_there(self, plans: Sequence[PlannedTail], failures: dict[TableBucket, str]) -> None:
+        """Ship tails, but none of a log whose files have gone since it was planned: others are not to wait for it."""
+        left = list(plans)
+        while left:
+            try:
+                await self._shipped(left)
+                return
+            except UnreadableTailError as error:
+                group = self._group(error.bucket)
+                if group is not None:
+                    _look_again(group, error.bucket, error, failures)
+                left = [plan for plan in left if plan.bucket != error.bucket]
 
     async def _planned(self, hosted: HostedBucket) -> PlannedTail | FlussError | None:
         log, group, bucket = hosted.tablet, hosted.group, hosted.bucket
@@ -448,10 +449,11 @@ class Backup:
             # It is being opened, or is offline, which the health of the server tells.
             return None
         try:
-            if log.recovery_offset < log.offset_high_watermark:
-                # A backup must not be ahead of what a machine that loses its power still has.
-                await log.flush()
+            # Before the flush: what is appended meanwhile is not flushed. A backup must not be ahead of what a machine
+            # that loses its power still has.
             end = log.end_shown
+            if log.recovery_offset < end.offset_next:
+                await log.flush()
             chain = self._tails.get(bucket)
             remote_end = 0 if group.remote is None else group.remote.ends[bucket.bucket_id]
             has_remote_writers = group.remote is not None and group.remote.segment_counts[bucket.bucket_id] > 0
@@ -590,6 +592,17 @@ class Backup:
 
     async def _in_thread(self, work: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *args))
+
+
+def _look_again(
+    group: BucketGroup, bucket: TableBucket, error: FlussError | None, failures: dict[TableBucket, str]
+) -> None:
+    """Have the next round look at a bucket of which nothing was shipped, also if its log is closed until then."""
+    if error is not None and not group.is_dropped:
+        failures[bucket] = error.message
+    if group.unshipped is None:
+        group.unshipped = set()
+    group.unshipped.add(bucket.bucket_id)
 
 
 def _bucket_of(group: BucketGroup, bucket_id: int) -> TableBucket:
