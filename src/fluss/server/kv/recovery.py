@@ -17,11 +17,15 @@ forgotten for good, before the log goes on.
 
 Replaying may be interrupted at any point: how far it has come is written together with the rows.
 
-Copies are what lets old changelog go. Before its first segments expire, ``take_checkpoint`` makes a copy of the store
-beside it, with hard links and so at little cost, or of its rows if it is small and shares a database; from then on the
-copy and the rest of the changelog are as good as the whole. One copy is kept, named by its offset:
+Copies are what lets old changelog go. Before its first segments expire, ``make_checkpoint`` makes a copy of the store
+beside it, with hard links and so at little cost, or of its rows if it is small and shares a database. Then the log is
+brought to the disk as far as the copy goes, and ``keep_checkpoint`` gives the copy its name; from then on it and the
+rest of the changelog are as good as the whole. One copy is kept, named by its offset:
 
     kv-snapshots-{bucket}/00000000000000001234/
+
+A copy that is ahead of the log all the same, because the log was damaged or restored, is removed when the store is
+opened, before the log goes on: grown past it with other rows, it would seem to continue the copy.
 """
 
 from __future__ import annotations
@@ -61,7 +65,7 @@ _ROWS_PER_WRITE: Final = 8192
 # How often a recovery that takes long says how far it is.
 _PROGRESS_INTERVAL_S: Final = 5.0
 _OFFSET_NAME: Final = re.compile(rf"[0-9]{{{OFFSET_DIGITS}}}")
-# A copy that is not complete.
+# A copy that is not complete, or may be ahead of what of its log is on the disk.
 _UNFINISHED_NAME: Final = "unfinished"
 # One that is being fetched from remote storage, or exported to it.
 _FETCHED_NAME: Final = "fetched"
@@ -93,6 +97,15 @@ class KvDirectories:
     def exported(self) -> Path:
         """Where the store is copied to, to be brought to remote storage. Of no use when nothing is being done."""
         return self.snapshots / _EXPORTED_NAME
+
+    @property
+    def unfinished(self) -> Path:
+        """Where the store is copied to before it is known that its log is on the disk as far as the copy goes."""
+        return self.snapshots / _UNFINISHED_NAME
+
+    def checkpoint(self, offset: int) -> Path:
+        """Return where the copy with an offset is."""
+        return self.snapshots / f"{offset:0{OFFSET_DIGITS}d}"
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """Return the copies with their offsets, newest first. Blocking."""
@@ -204,6 +217,7 @@ class Recovery:
                     f"{self._log.offset_start} to {self._offset_end}"
                 )
             self._replay(store)
+            self._remove_useless_copies()
         except BaseException:
             _close(store)
             raise
@@ -269,6 +283,13 @@ class Recovery:
         problems += [f"{copy.name} does not fit" for copy in copies if copy not in usable]
         # What is on the disk already comes first.
         return sorted(usable, key=lambda copy: (copy.offset, isinstance(copy.source, Path)), reverse=True)
+
+    def _remove_useless_copies(self) -> None:
+        """Remove the copies beside the store that are ahead of the log: it goes on differently from here."""
+        for offset, directory in self._directories.checkpoints():
+            if offset > self._log.offset_next:
+                logger.warning("%s is ahead of the log, which ends at %d; it goes", directory, self._log.offset_next)
+                remove_store(directory)
 
     def _restore(self, copy: _Copy) -> None:
         directory = copy.source if isinstance(copy.source, Path) else self._fetched(copy.source)
@@ -392,22 +413,28 @@ def _close(store: KvStore) -> None:
         logger.warning("%s was not closed in order: %s", store.directory, error.message)
 
 
-def take_checkpoint(store: KvStore, directories: KvDirectories, *, offset: int) -> int:
-    """Have a durable copy of a store that has everything before an offset, and no older ones; return its own offset.
+def make_checkpoint(store: KvStore, directories: KvDirectories, *, offset: int) -> int:
+    """Have a copy of a store that has everything before an offset; return its own offset, for ``keep_checkpoint``.
 
     One that is there already will do. A store that has not come that far itself is copied as it is. Blocking.
     """
-    existing = directories.checkpoints()
+    # What was not kept: the log was not brought to the disk as far as it goes.
+    unfinished = directories.unfinished
+    if DISK.exists(unfinished):
+        remove_store(unfinished)
     # One that is ahead of the store is not a copy of it.
-    usable = [known for known, _ in existing if offset <= known <= store.state.applied_offset]
+    applied_offset = store.state.applied_offset
+    usable = [known for known, _ in directories.checkpoints() if offset <= known <= applied_offset]
     if usable:
         return usable[0]
-    DISK.make_directory(directories.snapshots)
-    unfinished = directories.snapshots / _UNFINISHED_NAME
-    remove_store(unfinished)
-    offset_copied = store.checkpoint(unfinished).applied_offset
-    DISK.rename(unfinished, directories.snapshots / f"{offset_copied:0{OFFSET_DIGITS}d}")
-    DISK.sync_directory(directories.snapshots)
-    for _, older in existing:
-        remove_store(older)
-    return offset_copied
+    return store.checkpoint(unfinished).applied_offset
+
+
+def keep_checkpoint(directories: KvDirectories, offset: int) -> None:
+    """Have the copy count that was made, and no other one; the log is on the disk as far as it goes. Blocking."""
+    if DISK.exists(directories.unfinished):
+        DISK.rename(directories.unfinished, directories.checkpoint(offset))
+        DISK.sync_directory(directories.snapshots)
+    for known, other in directories.checkpoints():
+        if known != offset:
+            remove_store(other)
