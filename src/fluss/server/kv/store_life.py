@@ -251,16 +251,7 @@ class StoreLife:
 
     async def _recovered(self) -> KvStore:
         databases = self._runtime.shared_stores.databases
-        recovery = self._recovery = Recovery(
-            self._log,
-            self._table(),
-            self._directories,
-            self._runtime.resources,
-            read_bytes=self._runtime.settings.recovery_bytes,
-            databases=databases,
-            archive=self._runtime.archive_of(self._log),
-            snapshots=self._runtime.snapshots_of(self._log),
-        )
+        recovery = self._recovery = self._new_recovery()
         try:
             store = await self._runtime.in_upkeep(recovery.run_unless_own, is_damaged=self._is_damaged)
             if store is None:
@@ -282,6 +273,22 @@ class StoreLife:
         if store.shared is not None and not self._is_shared:
             await self._change_slot(is_shared=True)
         return store
+
+    def _new_recovery(self) -> Recovery:
+        return Recovery(
+            self._log,
+            self._table(),
+            self._directories,
+            self._runtime.resources,
+            read_bytes=self._runtime.settings.recovery_bytes,
+            databases=self._runtime.shared_stores.databases,
+            archive=self._runtime.archive_of(self._log),
+            snapshots=self._runtime.snapshots_of(self._log),
+        )
+
+    async def can_be_built(self) -> bool:
+        """Tell whether the store could be built again if it were not there. Raises FlussError and OSError."""
+        return await self._runtime.in_upkeep(self._new_recovery().can_be_built)
 
     @property
     def _open_stores(self) -> OpenStores:

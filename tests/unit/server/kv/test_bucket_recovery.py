@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from fluss.errors import ErrorCode, FlussError
+from fluss.errors import ErrorCode, FlussError, KvDamagedError
+from fluss.schema.table import TableBucket
 from fluss.server.kv.kv_runtime import KvSettings
 from fluss.server.kv.recovery import Recovery
 from fluss.server.tablet.manager import TabletSettings
+from fluss.server.tablet.scrub_repairs import ScrubRepairs
 from fluss.storage.kv.store import KvResources
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.log_settings import LogSettings
@@ -32,7 +35,7 @@ from tests.unit.server.kv.bucket_support import (
     crashed,
     hosting,
 )
-from tests.unit.server.merge.merging import Delete, make_table
+from tests.unit.server.merge.merging import Delete, decode_value, make_table
 from tests.unit.server.tablet.support import Clock
 from tests.unit.storage.kv.support import open_store
 
@@ -328,6 +331,10 @@ async def test_rows_that_are_nowhere_any_more_are_named_and_the_others_work(tmp_
         if harm == "missing":
             backup.rename(copy)
             assert len(await bucket.rows()) == 10
+        else:
+            with pytest.raises(FlussError, match="is lost"):
+                await ScrubRepairs(bucket.manager.tables).copy_damaged(TableBucket(1, 0), [copy / "CURRENT"])
+            assert copy.exists(), "it is all that is left"
 
 
 class BusyDisk(FaultFiles):
@@ -446,6 +453,72 @@ async def test_a_copy_that_is_ahead_of_the_log_goes_before_the_log_grows_past_it
     shutil.rmtree(tmp_path / KV_DIRECTORY)
     async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
         assert await bucket.rows() == numbered(0, 30)
+
+
+# Several blocks, and nothing that compression makes smaller.
+MANY = [(number, random.Random(number).randbytes(40).hex()) for number in range(400)]
+
+
+def damage_shared_file(data_dir: Path, copied: int) -> None:
+    """Change a byte in the middle of the largest SST file that the store and a copy share."""
+    copy = data_dir / SNAPSHOTS_DIRECTORY / f"{copied:020d}"
+    shared = [path for path in (data_dir / KV_DIRECTORY).glob("*.sst") if (copy / path.name).exists()]
+    path = max(shared, key=lambda path: path.stat().st_size)
+    assert path.samefile(copy / path.name)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+async def read_until_mended(bucket: Bucket) -> list[tuple]:
+    """Read as often as a patient reader would; damage is reported as readers do."""
+    for _ in range(3):
+        store = await bucket.kv.store()
+        try:
+            return await bucket.rows()
+        except KvDamagedError as error:
+            bucket.kv.store_failed(store, error)
+    raise AssertionError("the damage is found again and again")
+
+
+async def test_a_copy_that_shares_the_damage_of_its_store_is_passed_over_and_removed(tmp_path, caplog):
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
+        await bucket.put(*MANY)
+        await bucket.put((0, "second"))
+        await expire(bucket)
+        assert bucket.log.offset_start > 0
+        (older,) = snapshots(tmp_path)
+        copy = tmp_path / SNAPSHOTS_DIRECTORY / f"{older:020d}"
+        saved = crashed(copy, tmp_path / "saved")
+        await bucket.put((1, "third"))
+        newer = await bucket.kv.protect(older + 1)
+    # As a crash leaves it before the older copy is removed.
+    saved.rename(copy)
+    assert snapshots(tmp_path) == [older, newer]
+    damage_shared_file(tmp_path, newer)
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
+        assert sorted(await read_until_mended(bucket)) == [(0, "second"), (1, "third"), *MANY[2:]]
+        assert snapshots(tmp_path) == [older]
+        assert "is damaged, and was not needed" in caplog.text
+
+
+async def test_a_damaged_copy_is_used_and_kept_if_nothing_else_is_left(tmp_path, caplog):
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
+        await bucket.put(*MANY)
+        await bucket.put((0, "second"))
+        await expire(bucket)
+        (copied,) = snapshots(tmp_path)
+    damage_shared_file(tmp_path, copied)
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
+        with pytest.raises(AssertionError, match="again and again"):
+            await read_until_mended(bucket)
+        assert "as there is no other one" in caplog.text
+        assert snapshots(tmp_path) == [copied]
+        # Other blocks can be read.
+        store = await bucket.kv.store()
+        (value,) = store.first_values(1, bytes_max=2**20)
+        assert decode_value(EXPIRING, value) == (0, "second")
+        assert not await bucket.kv.can_be_built()
 
 
 async def test_what_is_not_in_the_store_yet_does_not_expire(tmp_path):
