@@ -406,6 +406,10 @@ class KvBucket:
         """Have a store built again that a reader has found damaged. May be called more than once."""
         self._life.failed(store, error)
 
+    async def can_be_built(self) -> bool:
+        """Tell whether the store could be built again if it were not there. Raises FlussError and OSError."""
+        return await self._life.can_be_built()
+
     async def row_count(self) -> int | None:
         """Return how many rows the store has, None if its table does not count."""
         return (await self.store()).state.row_count

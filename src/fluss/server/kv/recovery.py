@@ -9,19 +9,27 @@ It is built from the first of these that can be used, and then the rest of the c
 
 1. the newest snapshot in remote storage that the log continues, or a newer copy beside the store if the beginning of
    the changelog is gone;
-2. an older one of these;
-3. the whole changelog. If its beginning is nowhere any more, code 26: what is missing has to be restored.
+2. an older one of these, if there was damage in the newer ones;
+3. the whole changelog;
+4. if its beginning is nowhere any more, a damaged copy that can at least be opened, for the rows that can be read;
+5. otherwise code 26: what is missing has to be restored.
 
 What the log has no longer and remote storage still has is read from there. A snapshot that is ahead of the log is
 forgotten for good, before the log goes on.
 
 Replaying may be interrupted at any point: how far it has come is written together with the rows.
 
-Copies are what lets old changelog go. Before its first segments expire, ``take_checkpoint`` makes a copy of the store
-beside it, with hard links and so at little cost, or of its rows if it is small and shares a database; from then on the
-copy and the rest of the changelog are as good as the whole. One copy is kept, named by its offset:
+Copies are what lets old changelog go. Before its first segments expire, ``make_checkpoint`` makes a copy of the store
+beside it, with hard links and so at little cost, or of its rows if it is small and shares a database. Then the log is
+brought to the disk as far as the copy goes, and ``keep_checkpoint`` gives the copy its name; from then on it and the
+rest of the changelog are as good as the whole. One copy is kept, named by its offset:
 
     kv-snapshots-{bucket}/00000000000000001234/
+
+The SST files of a copy are read from one end to the other before it is used: with hard links it has those of the
+store, and damage in them may be why it is built again. A damaged copy goes as soon as the store was built without it.
+One that is ahead of the log all the same, because the log was damaged or restored, goes when the store is opened,
+before the log goes on: grown past it with other rows, it would seem to continue the copy.
 """
 
 from __future__ import annotations
@@ -49,19 +57,21 @@ from fluss.server.merge.changes import row_count_delta
 from fluss.server.model import KvSnapshotEntry, LogArchive, Table
 from fluss.storage.kv.rocks import DISK
 from fluss.storage.kv.shared_database import SharedDatabases
-from fluss.storage.kv.snapshots.store_export import adopt_export
+from fluss.storage.kv.snapshots.remote_snapshot import check_sst
+from fluss.storage.kv.snapshots.store_export import adopt_export, database_files
 from fluss.storage.kv.state import IdBlock, KvState
 from fluss.storage.kv.store import KvResources, KvStore, remove_store
 from fluss.storage.kv.store_home import StoreHome
 from fluss.storage.log.file_names import OFFSET_DIGITS, TabletKind
 from fluss.storage.log.tablet import LogTablet
+from fluss.storage.vfs import is_passing
 
 # Rows that are written to the store at once, at least while there are any.
 _ROWS_PER_WRITE: Final = 8192
 # How often a recovery that takes long says how far it is.
 _PROGRESS_INTERVAL_S: Final = 5.0
 _OFFSET_NAME: Final = re.compile(rf"[0-9]{{{OFFSET_DIGITS}}}")
-# A copy that is not complete.
+# A copy that is not complete, or may be ahead of what of its log is on the disk.
 _UNFINISHED_NAME: Final = "unfinished"
 # One that is being fetched from remote storage, or exported to it.
 _FETCHED_NAME: Final = "fetched"
@@ -93,6 +103,15 @@ class KvDirectories:
     def exported(self) -> Path:
         """Where the store is copied to, to be brought to remote storage. Of no use when nothing is being done."""
         return self.snapshots / _EXPORTED_NAME
+
+    @property
+    def unfinished(self) -> Path:
+        """Where the store is copied to before it is known that its log is on the disk as far as the copy goes."""
+        return self.snapshots / _UNFINISHED_NAME
+
+    def checkpoint(self, offset: int) -> Path:
+        """Return where the copy with an offset is."""
+        return self.snapshots / f"{offset:0{OFFSET_DIGITS}d}"
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """Return the copies with their offsets, newest first. Blocking."""
@@ -151,6 +170,8 @@ class Recovery:
         self.replayed_bytes = 0
         self.is_rebuilt = False
         self.is_from_snapshot = False
+        # Copies beside the store that were found damaged.
+        self._damaged_copies: list[Path] = []
 
     @property
     def progress_text(self) -> str:
@@ -204,6 +225,7 @@ class Recovery:
                     f"{self._log.offset_start} to {self._offset_end}"
                 )
             self._replay(store)
+            self._remove_useless_copies()
         except BaseException:
             _close(store)
             raise
@@ -214,6 +236,26 @@ class Recovery:
         if self._log.offset_start <= offset <= self._offset_end:
             return True
         return self._archive is not None and self._archive.offset_start() <= offset <= self._offset_end
+
+    def can_be_built(self) -> bool:
+        """Tell whether the store could be built if it were not there. Reads copies beside it if nothing else will do.
+
+        Blocking. Raises FlussError and OSError if it cannot be said now.
+        """
+        if self._has_changes_from(0):
+            return True
+        entries = () if self._snapshots is None else self._snapshots.entries()
+        if any(self._has_changes_from(entry.log_offset) for entry in entries):
+            return True
+        checkpoints = self._directories.checkpoints()
+        return any(self._is_sound(directory) for offset, directory in checkpoints if self._has_changes_from(offset))
+
+    def _is_sound(self, directory: Path) -> bool:
+        try:
+            self._check_files(directory)
+        except KvDamagedError:
+            return False
+        return True
 
     # Copies
 
@@ -227,6 +269,8 @@ class Recovery:
                 if self._home.is_shared_damaged:
                     raise
                 problems.append(error.message)
+                if isinstance(copy.source, Path):
+                    self._damaged_copies.append(copy.source)
                 self._home.remove()
                 continue
             finally:
@@ -239,6 +283,8 @@ class Recovery:
         if self._has_changes_from(0):
             logger.info("%s is built from remote storage, which has its whole changelog", self._directories.store)
             return
+        if self._restore_damaged_copy(problems):
+            return
         raise FlussError(
             f"The key-value store {self._directories.store} is lost: its changelog begins at offset "
             f"{self._log.offset_start}, and there is no usable copy of what came before in "
@@ -246,6 +292,25 @@ class Recovery:
             "from a backup, or drop the table",
             ErrorCode.STORAGE_EXCEPTION,
         )
+
+    def _restore_damaged_copy(self, problems: list[str]) -> bool:
+        """Begin with a damaged copy, as nothing else is left: its other rows can be read. Tell whether there is one."""
+        damaged, self._damaged_copies = self._damaged_copies, []
+        for directory in damaged:
+            try:
+                self._begin_with(directory)
+            except KvDamagedError:
+                if self._home.is_shared_damaged:
+                    raise
+                self._home.remove()
+                continue
+            logger.error(
+                "%s is built from a damaged copy, as there is no other one (%s): what was in the damaged blocks cannot "
+                "be read. Restore %s from a backup, or drop the table",
+                *(self._directories.store, "; ".join(problems), directory),
+            )
+            return True
+        return False
 
     def _copies(self, problems: list[str]) -> list[_Copy]:
         """Return the copies that the changelog continues, the newest first."""
@@ -270,13 +335,53 @@ class Recovery:
         # What is on the disk already comes first.
         return sorted(usable, key=lambda copy: (copy.offset, isinstance(copy.source, Path)), reverse=True)
 
+    def _remove_useless_copies(self) -> None:
+        """Remove the copies beside the store that are damaged, or ahead of the log: it goes on differently from here.
+
+        Old changelog would go for their sake. As long as the store could not be built without them they stay: what is
+        left in them may be all there is.
+        """
+        for directory in self._damaged_copies:
+            logger.warning("%s is damaged, and was not needed; it goes", directory)
+            remove_store(directory)
+        self._damaged_copies = []
+        for offset, directory in self._directories.checkpoints():
+            if offset > self._log.offset_next:
+                logger.warning("%s is ahead of the log, which ends at %d; it goes", directory, self._log.offset_next)
+                remove_store(directory)
+
     def _restore(self, copy: _Copy) -> None:
-        directory = copy.source if isinstance(copy.source, Path) else self._fetched(copy.source)
+        if isinstance(copy.source, Path):
+            directory = copy.source
+            self._check_files(directory)
+        else:
+            directory = self._fetched(copy.source)
+        self._begin_with(directory)
+
+    def _begin_with(self, directory: Path) -> None:
         store = self._home.open_copy(directory)
         try:
             self._home.restore(store)
         finally:
             _close(store)
+
+    def _check_files(self, directory: Path) -> None:
+        """Read the SST files of a copy beside the store. Raises KvDamagedError for damage, OSError for what passes.
+
+        The store has the same files, and what has damaged it may be in them. Linked again without a look it would be
+        found damaged by its next reader, and so on.
+        """
+        try:
+            for path in database_files(directory)[0]:
+                self._check()
+                check_sst(path)
+        except OSError as error:
+            if is_passing(error):
+                # This says nothing about the file. It is tried again.
+                raise
+            raise KvDamagedError(f"{error.filename or directory} cannot be read: {error.strerror}") from error
+        finally:
+            DISK.forget(directory)
 
     def _fetched(self, entry: KvSnapshotEntry) -> Path:
         """Bring a snapshot to the disk, as a store."""
@@ -392,22 +497,28 @@ def _close(store: KvStore) -> None:
         logger.warning("%s was not closed in order: %s", store.directory, error.message)
 
 
-def take_checkpoint(store: KvStore, directories: KvDirectories, *, offset: int) -> int:
-    """Have a durable copy of a store that has everything before an offset, and no older ones; return its own offset.
+def make_checkpoint(store: KvStore, directories: KvDirectories, *, offset: int) -> int:
+    """Have a copy of a store that has everything before an offset; return its own offset, for ``keep_checkpoint``.
 
     One that is there already will do. A store that has not come that far itself is copied as it is. Blocking.
     """
-    existing = directories.checkpoints()
+    # What was not kept: the log was not brought to the disk as far as it goes.
+    unfinished = directories.unfinished
+    if DISK.exists(unfinished):
+        remove_store(unfinished)
     # One that is ahead of the store is not a copy of it.
-    usable = [known for known, _ in existing if offset <= known <= store.state.applied_offset]
+    applied_offset = store.state.applied_offset
+    usable = [known for known, _ in directories.checkpoints() if offset <= known <= applied_offset]
     if usable:
         return usable[0]
-    DISK.make_directory(directories.snapshots)
-    unfinished = directories.snapshots / _UNFINISHED_NAME
-    remove_store(unfinished)
-    offset_copied = store.checkpoint(unfinished).applied_offset
-    DISK.rename(unfinished, directories.snapshots / f"{offset_copied:0{OFFSET_DIGITS}d}")
-    DISK.sync_directory(directories.snapshots)
-    for _, older in existing:
-        remove_store(older)
-    return offset_copied
+    return store.checkpoint(unfinished).applied_offset
+
+
+def keep_checkpoint(directories: KvDirectories, offset: int) -> None:
+    """Have the copy count that was made, and no other one; the log is on the disk as far as it goes. Blocking."""
+    if DISK.exists(directories.unfinished):
+        DISK.rename(directories.unfinished, directories.checkpoint(offset))
+        DISK.sync_directory(directories.snapshots)
+    for known, other in directories.checkpoints():
+        if known != offset:
+            remove_store(other)

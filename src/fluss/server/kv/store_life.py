@@ -20,7 +20,7 @@ from typing import Any, Final
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
 from fluss.server.kv.kv_runtime import KvRuntime
 from fluss.server.kv.open_stores import OpenStores
-from fluss.server.kv.recovery import KvDirectories, Recovery, take_checkpoint
+from fluss.server.kv.recovery import KvDirectories, Recovery, keep_checkpoint, make_checkpoint
 from fluss.server.model import Table, format_bucket
 from fluss.storage.kv.rocks import DISK
 from fluss.storage.kv.shared_database import GivenUpError
@@ -44,6 +44,7 @@ class StoreLife:
     __slots__ = (
         "_changing",
         "_closed_reason",
+        "_copying",
         "_directories",
         "_export_count",
         "_failed_at_s",
@@ -97,6 +98,8 @@ class StoreLife:
         self._unflushed_bytes = 0
         self._is_flushing = False
         self._export_count = 0
+        # Held while a copy is made beside the store. Most stores never have one.
+        self._copying: asyncio.Lock | None = None
 
     @property
     def current(self) -> KvStore | None:
@@ -248,16 +251,7 @@ class StoreLife:
 
     async def _recovered(self) -> KvStore:
         databases = self._runtime.shared_stores.databases
-        recovery = self._recovery = Recovery(
-            self._log,
-            self._table(),
-            self._directories,
-            self._runtime.resources,
-            read_bytes=self._runtime.settings.recovery_bytes,
-            databases=databases,
-            archive=self._runtime.archive_of(self._log),
-            snapshots=self._runtime.snapshots_of(self._log),
-        )
+        recovery = self._recovery = self._new_recovery()
         try:
             store = await self._runtime.in_upkeep(recovery.run_unless_own, is_damaged=self._is_damaged)
             if store is None:
@@ -279,6 +273,22 @@ class StoreLife:
         if store.shared is not None and not self._is_shared:
             await self._change_slot(is_shared=True)
         return store
+
+    def _new_recovery(self) -> Recovery:
+        return Recovery(
+            self._log,
+            self._table(),
+            self._directories,
+            self._runtime.resources,
+            read_bytes=self._runtime.settings.recovery_bytes,
+            databases=self._runtime.shared_stores.databases,
+            archive=self._runtime.archive_of(self._log),
+            snapshots=self._runtime.snapshots_of(self._log),
+        )
+
+    async def can_be_built(self) -> bool:
+        """Tell whether the store could be built again if it were not there. Raises FlussError and OSError."""
+        return await self._runtime.in_upkeep(self._new_recovery().can_be_built)
 
     @property
     def _open_stores(self) -> OpenStores:
@@ -379,13 +389,21 @@ class StoreLife:
 
     async def checkpoint(self, offset: int) -> int:
         """Have a durable copy of everything before an offset; return up to which offset it really goes."""
-        store = await self.get()
-        await self._log.flush()
-        try:
-            return await self._runtime.in_upkeep(take_checkpoint, store, self._directories, offset=offset)
-        except FlussError as error:
-            self._look_for_damage(store, error)
-            raise
+        if self._copying is None:
+            self._copying = asyncio.Lock()
+        # Copies are made in one place, and may be wanted for several reasons at the same time.
+        async with self._copying:
+            store = await self.get()
+            try:
+                copied = await self._runtime.in_upkeep(make_checkpoint, store, self._directories, offset=offset)
+                # The store has gone on until it was copied. A copy that is ahead of what a loss of power leaves of the
+                # log would be of no use, and older ones go now.
+                await self._log.flush()
+                await self._runtime.in_upkeep(keep_checkpoint, self._directories, copied)
+            except FlussError as error:
+                self._look_for_damage(store, error)
+                raise
+            return copied
 
     async def export(self, offset_before: int) -> tuple[Path, KvState] | None:
         """Copy the store to a directory that other programs can read; return it, and how far its rows have come.

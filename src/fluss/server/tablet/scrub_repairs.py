@@ -1,7 +1,8 @@
 """What becomes of stores that scrubbing finds damaged: they are built again, as when a reader had met the damage.
 
-A store whose changelog still begins at its first offset can always be built again. Otherwise that takes a copy, which
-consists of hard links to the same files: one that has the damaged file, too, is of no use.
+A store whose changelog still begins at its first offset, on the disk or in remote storage, can always be built again.
+Otherwise that takes a snapshot in remote storage or a copy, which consists of hard links to the same files: one that
+has the damaged file, too, is of no use.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class ScrubRepairs:
         store = await self._store_of(bucket)
         if store is None:
             return False
-        log, kv = store
-        if log.offset_start > 0 and not await asyncio.to_thread(_has_good_copy, log.directory, paths):
+        _, kv = store
+        if not await kv.can_be_built():
             return False
         kv.store_failed(await kv.store(), error)
         return True
@@ -58,6 +59,8 @@ class ScrubRepairs:
         if store is None:
             return False
         log, kv = store
+        # A store that is being built may need what is left of the copy, and so may an operator if it cannot be built.
+        await kv.store()
         current = KvDirectories.beside(log.directory).store
         if await asyncio.to_thread(_are_in, paths, current):
             # Another copy would have the same damage.
@@ -80,12 +83,6 @@ class ScrubRepairs:
         table = self._tables.get(bucket.table_id)
         group = None if table is None else table.groups.get(bucket.partition_id)
         return group if group is not None and bucket.bucket_id < group.bucket_count else None
-
-
-def _has_good_copy(log_directory: Path, damaged: Sequence[Path]) -> bool:
-    """Whether the newest copy of a store, from which it would be built, does not have the damaged files. Blocking."""
-    copies = KvDirectories.beside(log_directory).checkpoints()
-    return bool(copies) and not _are_in(damaged, copies[0][1])
 
 
 def _are_in(paths: Sequence[Path], directory: Path) -> bool:

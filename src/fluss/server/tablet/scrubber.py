@@ -430,8 +430,8 @@ class Scrubber:
             self._forget_below(tablet.directory)
             return
         logger.error(
-            "scrubbing: %s. It cannot be built again from the changelog, the beginning of which has expired; restore "
-            "the directory from a backup while the server is stopped, or drop the table",
+            "scrubbing: %s. It cannot be built again from the changelog, the beginning of which has expired, or from "
+            "copies; restore the directory from a backup while the server is stopped, or drop the table",
             damage.message,
         )
         for finding in findings:

@@ -120,12 +120,13 @@ class SharedDatabase:
     def remove(self, keys: KeyRange, *, durably: bool = False) -> bool:
         """Remove all rows and states in a range; return whether there were any."""
         with self as database:
-            if not rocks.next_keys(database, keys.first, 1, keys.end):
-                return False
-            database.delete_range(*keys)
+            is_found = bool(rocks.next_keys(database, keys.first, 1, keys.end))
+            if is_found:
+                database.delete_range(*keys)
             if durably:
+                # Also if there is nothing: an earlier removal may not be on the disk yet.
                 database.flush(True)
-            return True
+            return is_found
 
     def reclaim(self, keys: KeyRange) -> None:
         """Give back the place that removed rows take on the disk, and the time that readers take to step over them."""

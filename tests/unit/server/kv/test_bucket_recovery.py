@@ -5,20 +5,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fluss.errors import ErrorCode, FlussError
+from fluss.errors import ErrorCode, FlussError, KvDamagedError
+from fluss.schema.table import TableBucket
 from fluss.server.kv.kv_runtime import KvSettings
 from fluss.server.kv.recovery import Recovery
 from fluss.server.tablet.manager import TabletSettings
+from fluss.server.tablet.scrub_repairs import ScrubRepairs
 from fluss.storage.kv.store import KvResources
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.log_settings import LogSettings
+from fluss.testing.faultfs import FaultFiles
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import (
     KV_DIRECTORY,
@@ -30,8 +35,9 @@ from tests.unit.server.kv.bucket_support import (
     crashed,
     hosting,
 )
-from tests.unit.server.merge.merging import Delete, make_table
+from tests.unit.server.merge.merging import Delete, decode_value, make_table
 from tests.unit.server.tablet.support import Clock
+from tests.unit.storage.kv.support import open_store
 
 DAY_MS = 86_400_000
 # A segment for every batch or two, so that there is something to expire.
@@ -237,7 +243,8 @@ async def expire(bucket: Bucket) -> None:
 
 
 def snapshots(data_dir: Path) -> list[int]:
-    return sorted(int(path.name) for path in (data_dir / SNAPSHOTS_DIRECTORY).iterdir())
+    """Return the copies that count."""
+    return sorted(int(path.name) for path in (data_dir / SNAPSHOTS_DIRECTORY).iterdir() if path.name != "unfinished")
 
 
 async def test_a_changelog_is_kept_whole_unless_its_table_says_otherwise(tmp_path):
@@ -324,6 +331,194 @@ async def test_rows_that_are_nowhere_any_more_are_named_and_the_others_work(tmp_
         if harm == "missing":
             backup.rename(copy)
             assert len(await bucket.rows()) == 10
+        else:
+            with pytest.raises(FlussError, match="is lost"):
+                await ScrubRepairs(bucket.manager.tables).copy_damaged(TableBucket(1, 0), [copy / "CURRENT"])
+            assert copy.exists(), "it is all that is left"
+
+
+class BusyDisk(FaultFiles):
+    """A disk that something else happens on while it syncs a file."""
+
+    def __init__(self, data_dir: Path, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.make_directory(data_dir)
+        self.meanwhile: Callable[[], None] | None = None
+
+    def sync(self, path: Path) -> None:
+        super().sync(path)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+
+
+# What was acknowledged may be lost with the power.
+UNSYNCED = replace(SMALL_SEGMENTS, is_fsync_required=False)
+
+
+def numbered(first: int, end: int) -> list[tuple[int, str]]:
+    return [(number, f"row {number}") for number in range(first, end)]
+
+
+@pytest.mark.parametrize("shares", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_copy_is_never_ahead_of_what_a_loss_of_power_leaves_of_the_changelog(tmp_path, seed, shares):
+    disk, clock = BusyDisk(tmp_path, seed), Clock()
+    options = {"settings": UNSYNCED, "clock": clock, "files": disk, "shares": shares}
+    async with hosting(tmp_path, EXPIRING, **options) as bucket:
+        loop = asyncio.get_running_loop()
+
+        async def write(first: int, end: int) -> None:
+            for row in numbered(first, end):
+                await bucket.put(row)
+
+        await write(0, 20)
+        await expire(bucket)
+        assert bucket.log.offset_start > 0
+        await write(20, 30)
+        # Writers go on while the changelog is brought to the disk.
+        disk.meanwhile = lambda: asyncio.run_coroutine_threadsafe(write(30, 35), loop).result()
+        await expire(bucket)
+        (copied,) = snapshots(tmp_path)
+        assert bucket.log.offset_start <= copied <= bucket.log.recovery_offset
+        assert bucket.log.offset_next == 35, "rows came meanwhile"
+        disk.stop_after(0)
+    disk.crash()
+    async with hosting(tmp_path, EXPIRING, **options) as bucket:
+        assert copied <= bucket.log.offset_next
+        assert await bucket.rows() == numbered(0, bucket.log.offset_next)
+
+
+async def test_a_copy_does_not_count_if_its_changelog_cannot_be_brought_to_the_disk(tmp_path):
+    disk = BusyDisk(tmp_path)
+    async with hosting(tmp_path, EXPIRING, settings=UNSYNCED, files=disk) as bucket:
+        for row in numbered(0, 20):
+            await bucket.put(row)
+        await expire(bucket)
+        (first,) = snapshots(tmp_path)
+        await bucket.put((20, "row 20"))
+        disk.fail_next("sync", "log-0")
+        with pytest.raises(FlussError):
+            await bucket.kv.protect(first + 1)
+        assert snapshots(tmp_path) == [first]
+        disk.stop_after(0)
+    disk.crash()
+    async with hosting(tmp_path, EXPIRING, settings=UNSYNCED, files=disk) as bucket:
+        end = bucket.log.offset_next
+        assert await bucket.rows() == numbered(0, end)
+        await bucket.put((end, f"row {end}"))
+        assert await bucket.kv.protect(end + 1) == end + 1
+        assert [path.name for path in (tmp_path / SNAPSHOTS_DIRECTORY).iterdir()] == [f"{end + 1:020d}"]
+
+
+async def test_copies_that_are_wanted_at_the_same_time_are_made_one_after_the_other(tmp_path):
+    async with hosting(tmp_path, settings=SMALL_SEGMENTS) as bucket:
+
+        async def write_and_protect(row: tuple[int, str]) -> int:
+            return await bucket.kv.protect(await bucket.put(row))
+
+        offsets = await asyncio.gather(*(write_and_protect(row) for row in numbered(0, 10)))
+        assert snapshots(tmp_path) == [max(offsets)]
+        rows = await bucket.rows()
+        (copy,) = (tmp_path / SNAPSHOTS_DIRECTORY).iterdir()
+        crash = crashed(copy, tmp_path / "copy")
+    with open_store(crash) as store:
+        assert store.state.applied_offset == max(offsets)
+        assert store.state.row_count == len(rows)
+
+
+async def test_a_copy_that_is_ahead_of_the_log_goes_before_the_log_grows_past_it(tmp_path, caplog):
+    """The end of a log can be lost also behind a sync, and be restored from an older backup."""
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
+        for row in numbered(0, 10):
+            await bucket.put(row)
+        short_log = crashed(tmp_path / "db/t-1/log-0", tmp_path / "short")
+        for number in range(10, 15):
+            await bucket.put((number, "lost"))
+        copied = await bucket.kv.protect(15)
+        assert snapshots(tmp_path) == [copied]
+    shutil.rmtree(tmp_path / "db/t-1/log-0")
+    short_log.rename(tmp_path / "db/t-1/log-0")
+    for name in ("recovery-point-offset-checkpoint", ".fluss_cleanshutdown"):
+        (tmp_path / name).unlink()
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
+        assert await bucket.rows() == numbered(0, 10)
+        assert snapshots(tmp_path) == []
+        assert "is ahead of the log" in caplog.text
+        for row in numbered(10, 30):
+            await bucket.put(row)
+        assert await bucket.kv.protect(copied - 1) == 30, "the old copy has other rows"
+        await expire(bucket)
+        assert bucket.log.offset_start > copied
+    shutil.rmtree(tmp_path / KV_DIRECTORY)
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
+        assert await bucket.rows() == numbered(0, 30)
+
+
+# Several blocks, and nothing that compression makes smaller.
+MANY = [(number, random.Random(number).randbytes(40).hex()) for number in range(400)]
+
+
+def damage_shared_file(data_dir: Path, copied: int) -> None:
+    """Change a byte in the middle of the largest SST file that the store and a copy share."""
+    copy = data_dir / SNAPSHOTS_DIRECTORY / f"{copied:020d}"
+    shared = [path for path in (data_dir / KV_DIRECTORY).glob("*.sst") if (copy / path.name).exists()]
+    path = max(shared, key=lambda path: path.stat().st_size)
+    assert path.samefile(copy / path.name)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+async def read_until_mended(bucket: Bucket) -> list[tuple]:
+    """Read as often as a patient reader would; damage is reported as readers do."""
+    for _ in range(3):
+        store = await bucket.kv.store()
+        try:
+            return await bucket.rows()
+        except KvDamagedError as error:
+            bucket.kv.store_failed(store, error)
+    raise AssertionError("the damage is found again and again")
+
+
+async def test_a_copy_that_shares_the_damage_of_its_store_is_passed_over_and_removed(tmp_path, caplog):
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
+        await bucket.put(*MANY)
+        await bucket.put((0, "second"))
+        await expire(bucket)
+        assert bucket.log.offset_start > 0
+        (older,) = snapshots(tmp_path)
+        copy = tmp_path / SNAPSHOTS_DIRECTORY / f"{older:020d}"
+        saved = crashed(copy, tmp_path / "saved")
+        await bucket.put((1, "third"))
+        newer = await bucket.kv.protect(older + 1)
+    # As a crash leaves it before the older copy is removed.
+    saved.rename(copy)
+    assert snapshots(tmp_path) == [older, newer]
+    damage_shared_file(tmp_path, newer)
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
+        assert sorted(await read_until_mended(bucket)) == [(0, "second"), (1, "third"), *MANY[2:]]
+        assert snapshots(tmp_path) == [older]
+        assert "is damaged, and was not needed" in caplog.text
+
+
+async def test_a_damaged_copy_is_used_and_kept_if_nothing_else_is_left(tmp_path, caplog):
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
+        await bucket.put(*MANY)
+        await bucket.put((0, "second"))
+        await expire(bucket)
+        (copied,) = snapshots(tmp_path)
+    damage_shared_file(tmp_path, copied)
+    async with hosting(tmp_path, EXPIRING, settings=SMALL_SEGMENTS) as bucket:
+        with pytest.raises(AssertionError, match="again and again"):
+            await read_until_mended(bucket)
+        assert "as there is no other one" in caplog.text
+        assert snapshots(tmp_path) == [copied]
+        # Other blocks can be read.
+        store = await bucket.kv.store()
+        (value,) = store.first_values(1, bytes_max=2**20)
+        assert decode_value(EXPIRING, value) == (0, "second")
+        assert not await bucket.kv.can_be_built()
 
 
 async def test_what_is_not_in_the_store_yet_does_not_expire(tmp_path):

@@ -4,6 +4,7 @@ the stores are real ones, and are gone afterwards, so that they have to be built
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fluss.errors import FlussError
+from fluss.errors import FlussError, KvDamagedError
 from fluss.net.transport import run
 from fluss.schema.descriptor import DatabaseDescriptor
 from fluss.schema.table import TableBucket
@@ -22,11 +23,13 @@ from fluss.server.model import KvSnapshotEntry, KvSnapshotRegistry
 from fluss.server.tablet.manager import TabletManager, TabletSettings
 from fluss.server.tablet.remote.kv_snapshots import KvSnapshotSettings
 from fluss.server.tablet.remote.remote_logs import RemoteSettings
+from fluss.server.tablet.scrub_repairs import ScrubRepairs
 from fluss.storage.kv.snapshots.remote_snapshot import load_snapshot
 from fluss.storage.kv.store_settings import KvStoreSettings
+from fluss.storage.log.log_settings import LogSettings
 from fluss.testing.faultfs import FaultFiles
 from tests.fakes.failing_registry import FailingRegistry
-from tests.unit.server.kv.bucket_support import TABLE, Bucket
+from tests.unit.server.kv.bucket_support import KV_DIRECTORY, SNAPSHOTS_DIRECTORY, TABLE, Bucket
 from tests.unit.server.tablet.support import NOW_MS, Clock, MemoryCatalog
 
 REMOTE = Path("/remote")
@@ -225,6 +228,45 @@ def test_a_snapshot_that_is_ahead_of_its_log_is_forgotten(tmp_path: Path) -> Non
                 assert ids == [0]
                 await bucket.put((10, "row 10"))
                 await check_tidy(there, bucket)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("finder", ["reader", "scrubber"])
+def test_a_store_and_its_copy_with_the_same_damage_are_built_from_a_snapshot(tmp_path: Path, finder: str) -> None:
+    rows = [(number, random.Random(number).randbytes(40).hex()) for number in range(400)]
+
+    async def scenario() -> None:
+        async with machine(tmp_path) as there:
+            kv = replace(SETTINGS.kv, open_retry_ms=0)
+            there.settings = replace(SETTINGS, kv=kv, log=LogSettings(segment_bytes_max=500))
+            async with there.running() as bucket:
+                await bucket.put(*rows)
+                await there.snapshot(bucket)
+                for number in range(20):
+                    await bucket.put((number, "later"))
+                assert bucket.manager.copier is not None
+                # Segments leave the disk once they were copied.
+                while not bucket.log.offset_start:
+                    await bucket.manager.copier.copy_all()
+                (copy,) = (there.data_dir / SNAPSHOTS_DIRECTORY).iterdir()
+                assert int(copy.name) > 400, "it is newer than the snapshot"
+            path = max(copy.glob("*.sst"), key=lambda path: path.stat().st_size)
+            assert path.samefile(there.data_dir / KV_DIRECTORY / path.name)
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+            async with there.running() as bucket:
+                error = KvDamagedError("the file is damaged")
+                if finder == "reader":
+                    with pytest.raises(KvDamagedError):
+                        await bucket.rows()
+                    bucket.kv.store_failed(await bucket.kv.store(), error)
+                else:
+                    store_path = there.data_dir / KV_DIRECTORY / path.name
+                    assert await ScrubRepairs(bucket.manager.tables).store_damaged(BUCKET, [store_path], error)
+                assert sorted(await bucket.rows()) == [*[(number, "later") for number in range(20)], *rows[20:]]
+                assert not copy.exists(), "it would count for more changelog to go"
 
     run(scenario())
 
