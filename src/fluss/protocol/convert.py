@@ -396,14 +396,23 @@ def pb_acl_filter(acl_filter: AclFilter) -> pb.PbAclFilter:
     return message
 
 
-def acl_matches(acl_filter: pb.PbAclFilter, acl: AclBinding) -> bool:
-    """Whether an entry is one that a filter describes; what the filter leaves out may be anything."""
+def acl_fields(acl: AclBinding) -> tuple[int | str, ...]:
+    """Return what a filter may say of an entry."""
+    return acl.resource.resource_type, acl.resource.name, acl.principal, acl.operation, acl.host
+
+
+def acl_pattern(acl_filter: pb.PbAclFilter) -> tuple[int | str | None, ...] | None:
+    """Return the ``acl_fields`` of the entries that a filter describes, each None if it may be anything.
+
+    None if it describes no entry at all. Numbers and names that no entry has are taken as they are.
+    """
+    if acl_filter.permission_type not in (_PERMISSION_ANY, _PERMISSION_ALLOW):
+        return None
     has_principal = acl_filter.HasField("principal_name") and acl_filter.HasField("principal_type")
     return (
-        acl_filter.resource_type in (AclResourceType.ANY, acl.resource.resource_type)
-        and acl_filter.operation_type in (AclOperation.ANY, acl.operation)
-        and acl_filter.permission_type in (_PERMISSION_ANY, _PERMISSION_ALLOW)
-        and (not acl_filter.HasField("resource_name") or acl_filter.resource_name == acl.resource.name)
-        and (not acl_filter.HasField("host") or acl_filter.host == acl.host)
-        and (not has_principal or f"{acl_filter.principal_type}:{acl_filter.principal_name}" == acl.principal)
+        None if acl_filter.resource_type == AclResourceType.ANY else acl_filter.resource_type,
+        acl_filter.resource_name if acl_filter.HasField("resource_name") else None,
+        f"{acl_filter.principal_type}:{acl_filter.principal_name}" if has_principal else None,
+        None if acl_filter.operation_type == AclOperation.ANY else acl_filter.operation_type,
+        acl_filter.host if acl_filter.HasField("host") else None,
     )

@@ -10,8 +10,8 @@ of databases and tables are filtered there, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.request_handler import RequestContext
@@ -21,6 +21,9 @@ from fluss.schema.acl import WILDCARD, AclBinding, AclOperation, AclResource, Ac
 # Short names: handlers write these all the time.
 Operation = AclOperation
 Resource = AclResource
+
+# Entries by what they are about, in the order in which they were added.
+_Entries: TypeAlias = dict[AclResource, dict[AclBinding, None]]
 
 CLUSTER: Final = AclResource.cluster()
 _ANY_PRINCIPAL: Final = f"{WILDCARD}:{WILDCARD}"
@@ -68,7 +71,10 @@ def host_of(peer_address: str) -> str:
 
 
 class Authorizer:
-    """Decides from the entries in memory; the ACL handlers keep them up to date. Belongs to the event loop."""
+    """Decides from the entries in memory; the ACL handlers keep them up to date. Belongs to the event loop.
+
+    A check looks at nothing but the entries for its sender: how many others there are makes no difference.
+    """
 
     def __init__(
         self,
@@ -82,8 +88,9 @@ class Authorizer:
         self._super_users = frozenset(self._folded(str(user)) for user in super_users)
         self._internal_listener_name = internal_listener_name
         self._is_enabled = is_enabled
-        # In the order in which they were added.
-        self._acls: dict[AclResource, dict[AclBinding, None]] = {}
+        self._acls: _Entries = {}
+        # The same entries, by their principal and host.
+        self._granted: dict[tuple[str, str], _Entries] = {}
 
     @classmethod
     def disabled(cls) -> Authorizer:
@@ -102,9 +109,14 @@ class Authorizer:
         """Whether something belongs into a list for the sender; the internal listener is no exception here."""
         if not self._is_enabled:
             return True
-        principal = self._folded(str(context.principal))
-        return principal in self._super_users or self._grants(
-            principal, host_of(context.peer_address), operation, resource
+        if self._folded(str(context.principal)) in self._super_users:
+            return True
+        operations = _GRANTED_BY[operation]
+        return any(
+            acl.operation in operations
+            for entries in self._granted_to(context)
+            for place in _places_around(resource)
+            for acl in entries.get(place, ())
         )
 
     def check(self, context: RequestContext, operation: AclOperation, resource: AclResource) -> None:
@@ -135,33 +147,24 @@ class Authorizer:
             context, AclOperation.DESCRIBE, AclResource(AclResourceType.TABLE, WILDCARD)
         )
 
-    def tables_with_entries(self, database_name: str) -> list[str]:
-        """Return the names of those tables of a database that have entries of their own, whether they exist or not."""
+    def tables_with_entries(self, context: RequestContext, database_name: str) -> set[str]:
+        """Return the names of those tables of a database that have entries for the sender. They need not exist."""
         prefix = f"{database_name}."
-        return [
+        return {
             resource.name.removeprefix(prefix)
-            for resource in self._acls
+            for entries in self._granted_to(context)
+            for resource in entries
             if resource.resource_type is AclResourceType.TABLE and resource.name.startswith(prefix)
-        ]
+        }
 
     def _folded(self, principal: str) -> str:
         return principal.lower() if self._ignore_case else principal
 
-    def _grants(self, principal: str, host: str, operation: AclOperation, resource: AclResource) -> bool:
-        operations = _GRANTED_BY[operation]
-        return any(
-            acl.operation in operations
-            and acl.host in (WILDCARD, host)
-            and (acl.principal == _ANY_PRINCIPAL or self._folded(acl.principal) == principal)
-            for acl in self._entries_about(resource)
-        )
-
-    def _entries_about(self, resource: AclResource) -> Iterator[AclBinding]:
-        place: AclResource | None = resource
-        while place is not None:
-            yield from self._acls.get(place, ())
-            yield from self._acls.get(AclResource(place.resource_type, WILDCARD), ())
-            place = parent_of(place)
+    def _granted_to(self, context: RequestContext) -> Sequence[_Entries]:
+        """Return the entries for the sender of a request: those for everybody are among them."""
+        principal, host = self._folded(str(context.principal)), host_of(context.peer_address)
+        keys = (principal, host), (principal, WILDCARD), (_ANY_PRINCIPAL, host), (_ANY_PRINCIPAL, WILDCARD)
+        return [self._granted[key] for key in keys if key in self._granted]
 
     # The entries
 
@@ -170,15 +173,43 @@ class Authorizer:
         for entries in self._acls.values():
             yield from entries
 
+    def visible_acls(self, context: RequestContext) -> Iterator[AclBinding]:
+        """Yield the entries that are about something that the sender of a request may see."""
+        for resource, entries in self._acls.items():
+            if self.allows(context, AclOperation.DESCRIBE, resource):
+                yield from entries
+
     def add(self, acls: Iterable[AclBinding]) -> None:
         """Take entries in; those that are there already change nothing."""
         for acl in acls:
-            self._acls.setdefault(acl.resource, {})[acl] = None
+            for entries in (self._acls, self._granted.setdefault(self._grantee(acl), {})):
+                entries.setdefault(acl.resource, {})[acl] = None
 
     def remove(self, acls: Iterable[AclBinding]) -> None:
         """Forget entries; those that are not there change nothing."""
         for acl in acls:
-            entries = self._acls.get(acl.resource, {})
-            entries.pop(acl, None)
+            _forget(self._acls, acl)
+            grantee = self._grantee(acl)
+            entries = self._granted.get(grantee, {})
+            _forget(entries, acl)
             if not entries:
-                self._acls.pop(acl.resource, None)
+                self._granted.pop(grantee, None)
+
+    def _grantee(self, acl: AclBinding) -> tuple[str, str]:
+        return self._folded(acl.principal), acl.host
+
+
+def _places_around(resource: AclResource) -> Iterator[AclResource]:
+    """Yield all the resources whose entries count for one: the resource itself, and what it is in."""
+    place: AclResource | None = resource
+    while place is not None:
+        yield place
+        yield AclResource(place.resource_type, WILDCARD)
+        place = parent_of(place)
+
+
+def _forget(entries: _Entries, acl: AclBinding) -> None:
+    about = entries.get(acl.resource, {})
+    about.pop(acl, None)
+    if not about:
+        entries.pop(acl.resource, None)

@@ -190,10 +190,22 @@ def test_new_entries_must_say_exactly_what_they_allow(change: dict[str, int | st
     ],
 )
 def test_filters_match_by_what_they_say(acl_filter: AclFilter, is_match: bool) -> None:
-    assert convert.acl_matches(convert.pb_acl_filter(acl_filter), ALLOWED) is is_match
+    assert _matches(convert.pb_acl_filter(acl_filter), ALLOWED) is is_match
 
 
 def test_half_a_principal_in_a_filter_is_none() -> None:
     message = convert.pb_acl_filter(AclFilter())
     message.principal_name = "bob"
-    assert convert.acl_matches(message, ALLOWED)
+    assert _matches(message, ALLOWED)
+
+
+def test_a_filter_for_what_is_denied_describes_no_entry() -> None:
+    message = convert.pb_acl_filter(AclFilter())
+    message.permission_type = 3
+    assert not _matches(message, ALLOWED)
+
+
+def _matches(message: pb.PbAclFilter, acl: AclBinding) -> bool:
+    pattern = convert.acl_pattern(message)
+    fields = convert.acl_fields(acl)
+    return pattern is not None and all(wanted in (None, field) for wanted, field in zip(pattern, fields, strict=True))

@@ -86,7 +86,7 @@ class LakeTiering:
         else:
             entry.freshness_ms = freshness_ms
 
-    # What services report
+    # What services report, after ``advance``
 
     def renew(self, table_id: int, coordinator_epoch: int, tiering_epoch: int) -> None:
         """Note that a service is still at a table. Raises what ``_of_service`` does."""
@@ -119,7 +119,7 @@ class LakeTiering:
 
     def request(self, may_have: Callable[[Table], bool] = lambda table: True) -> tuple[Table, int] | None:
         """Hand out the first pending table that the service may have, with the epoch of the round."""
-        self._advance()
+        self.advance()
         for table_id in list(self._queue):
             table = self._catalog.table_by_id(table_id)
             if table is None:
@@ -133,7 +133,7 @@ class LakeTiering:
 
     def tables(self) -> Iterable[TieredTable]:
         """Return the schedule as it is now."""
-        self._advance()
+        self.advance()
         return self._tables.values()
 
     def _of_service(self, table_id: int, coordinator_epoch: int, tiering_epoch: int) -> TieredTable:
@@ -148,7 +148,6 @@ class LakeTiering:
                 "forget the tables that you have, and ask for new ones",
                 ErrorCode.INVALID_COORDINATOR_EXCEPTION,
             )
-        self._advance()
         entry = self._tables.get(table_id)
         if entry is None:
             raise FlussError(
@@ -169,7 +168,8 @@ class LakeTiering:
 
     # What time does
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
+        """Bring the schedule up to date. It goes through all tables: do it once before reports, not for each one."""
         now_ms = self._clock()
         for table_id in [each for each in self._tables if self._catalog.table_by_id(each) is None]:
             self._remove(table_id)

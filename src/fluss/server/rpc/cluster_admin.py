@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Final, TypeAlias
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.request_handler import Handler, RequestContext
 from fluss.protocol.api import ApiKey
 from fluss.protocol.convert import (
-    acl_matches,
+    acl_fields,
+    acl_pattern,
     config_changes,
     new_acl,
     pb_acl,
@@ -21,7 +23,7 @@ from fluss.protocol.convert import (
     set_failure,
 )
 from fluss.protocol.messages import fluss_pb2 as pb
-from fluss.schema.acl import AclBinding, AclOperation, AclResourceType
+from fluss.schema.acl import AclBinding, AclOperation, AclResource, AclResourceType
 from fluss.schema.cluster_info import HealthStatus
 from fluss.server.authorizer import CLUSTER, Authorizer, Operation, parent_of
 from fluss.server.coordinator.auto_partitioner import AutoPartitioner
@@ -48,7 +50,8 @@ class AclHandlers:
 
     def _list(self, context: RequestContext, request: pb.ListAclsRequest) -> pb.ListAclsResponse:
         self._check_enabled()
-        return pb.ListAclsResponse(acl=map(pb_acl, self._matching(context, request.acl_filter)))
+        visible = _AclSearch(self._authorizer.visible_acls(context))
+        return pb.ListAclsResponse(acl=map(pb_acl, visible.take(request.acl_filter)))
 
     async def _create(self, context: RequestContext, request: pb.CreateAclsRequest) -> pb.CreateAclsResponse:
         """Add what is valid. An entry that is not gets an error of its own; missing rights refuse the request."""
@@ -75,25 +78,19 @@ class AclHandlers:
         """
         self._check_enabled()
         async with self._lock:
-            dropped: dict[AclBinding, None] = {}
+            visible = _AclSearch(self._authorizer.visible_acls(context))
+            found = [visible.take(acl_filter) for acl_filter in request.acl_filter]
+            dropped = list(chain.from_iterable(found))
+            self._check_may_change(context, dropped)
             response = pb.DropAclsResponse()
-            for acl_filter in request.acl_filter:
-                matching = [acl for acl in self._matching(context, acl_filter) if acl not in dropped]
-                dropped.update(dict.fromkeys(matching))
+            for matching in found:
                 response.filter_results.add(
                     matching_acls=[pb.PbDropAclsMatchingAcl(acl=pb_acl(acl)) for acl in matching]
                 )
-            self._check_may_change(context, dropped)
             if dropped:
                 await self._store.remove_acls(dropped)
                 self._authorizer.remove(dropped)
             return response
-
-    def _matching(self, context: RequestContext, acl_filter: pb.PbAclFilter) -> Iterator[AclBinding]:
-        """Yield the entries that a filter matches, as far as they are about something that the sender may see."""
-        for acl in self._authorizer.acls():
-            if acl_matches(acl_filter, acl) and self._authorizer.allows(context, AclOperation.DESCRIBE, acl.resource):
-                yield acl
 
     def _check_enabled(self) -> None:
         if not self._authorizer.is_enabled:
@@ -104,10 +101,52 @@ class AclHandlers:
 
     def _check_may_change(self, context: RequestContext, acls: Iterable[AclBinding]) -> None:
         """Refuse senders who may not do everything with the resources; for tables, with their database."""
-        for resource in dict.fromkeys(acl.resource for acl in acls):
-            owner = parent_of(resource) if resource.resource_type is AclResourceType.TABLE else resource
-            assert owner is not None, "every table has a database"
+        for owner in dict.fromkeys(_owner_of(resource) for resource in dict.fromkeys(acl.resource for acl in acls)):
             self._authorizer.check(context, AclOperation.ALL, owner)
+
+
+def _owner_of(resource: AclResource) -> AclResource:
+    owner = parent_of(resource) if resource.resource_type is AclResourceType.TABLE else resource
+    assert owner is not None, "every table has a database"
+    return owner
+
+
+# A filter or an entry by fields, and which fields a filter gives.
+_Pattern: TypeAlias = tuple[int | str | None, ...]
+_Given: TypeAlias = tuple[bool, ...]
+
+
+class _AclSearch:
+    """Finds the entries that filters match. An entry that matches several filters is found by the first of them.
+
+    Filters that give the same fields share a table of all entries by these fields. So each filter takes one look, and
+    a request with very many filters does not go through all entries for each of them.
+    """
+
+    def __init__(self, acls: Iterable[AclBinding]) -> None:
+        self._left = dict.fromkeys(acls)
+        self._tables: dict[_Given, dict[_Pattern, list[AclBinding]]] = {}
+
+    def take(self, acl_filter: pb.PbAclFilter) -> list[AclBinding]:
+        """Return what a filter matches and no filter before it has."""
+        pattern = acl_pattern(acl_filter) if self._left else None
+        if pattern is None:
+            return []
+        given = tuple(field is not None for field in pattern)
+        if given not in self._tables:
+            self._tables[given] = self._by_fields(given)
+        # The same filter, should it come again, finds nothing new.
+        found = [acl for acl in self._tables[given].pop(pattern, ()) if acl in self._left]
+        for acl in found:
+            del self._left[acl]
+        return found
+
+    def _by_fields(self, given: _Given) -> dict[_Pattern, list[AclBinding]]:
+        table: dict[_Pattern, list[AclBinding]] = {}
+        for acl in self._left:
+            fields = tuple(field if is_given else None for field, is_given in zip(acl_fields(acl), given, strict=True))
+            table.setdefault(fields, []).append(acl)
+        return table
 
 
 _REBALANCE_GOALS: Final = range(3)

@@ -73,6 +73,7 @@ class LakeHandlers:
     ) -> pb.LakeTieringHeartbeatResponse:
         tiering = self._tiering
         forced = frozenset(request.force_finished_tables)
+        tiering.advance()
         response = pb.LakeTieringHeartbeatResponse(
             coordinator_epoch=tiering.coordinator_epoch,
             failed_table_resp=self._reported(

@@ -173,7 +173,8 @@ class TableHandlers:
         if self._authorizer.shows_all_tables(context, database_name):
             exists = self._catalog.database(database_name) is not None
             return pb.ListTablesResponse(table_name=self._catalog.table_names(database_name) if exists else ())
-        paths = [TablePath(database_name, name) for name in self._authorizer.tables_with_entries(database_name)]
+        names = self._authorizer.tables_with_entries(context, database_name)
+        paths = [TablePath(database_name, name) for name in names]
         shown = [path for path in paths if self._authorizer.shows(context, Operation.DESCRIBE, Resource.table(path))]
         return pb.ListTablesResponse(
             table_name=sorted(path.table_name for path in shown if self._catalog.table_by_path(path) is not None)

@@ -6,6 +6,8 @@ and with every other one.
 
 from __future__ import annotations
 
+from time import process_time, thread_time
+
 import pytest
 
 from fluss.errors import FlussError
@@ -304,6 +306,34 @@ def test_an_entry_is_about_one_principal_and_host_or_all(principal, host, ignore
     authorizer.add([AclBinding(TABLE, principal, Operation.READ, host)])
     context = RequestContext(ApiKey.FETCH_LOG, 0, Principal("User", "alice"), "CLIENT", "10.0.0.1:5000")
     assert authorizer.allows(context, Operation.READ, TABLE) is is_allowed
+
+
+def test_an_entry_stays_as_long_as_one_that_says_the_same_is_left():
+    authorizer = Authorizer(ignore_case=True)
+    context = RequestContext(ApiKey.FETCH_LOG, 0, Principal("User", "alice"), "CLIENT", "10.0.0.1:5000")
+    entries = [
+        AclBinding(TABLE, principal, Operation.READ, host)
+        for principal in (ALICE, "User:Alice", "*:*")
+        for host in ("*", "10.0.0.1")
+    ]
+    authorizer.add([*entries, *entries])
+    assert list(authorizer.acls()) == entries
+    for entry in entries:
+        assert authorizer.allows(context, Operation.READ, TABLE)
+        authorizer.remove([entry])
+        authorizer.remove([entry])
+    assert not authorizer.allows(context, Operation.READ, TABLE)
+    assert not list(authorizer.acls())
+
+
+def test_a_check_costs_the_same_however_many_entries_others_have():
+    authorizer = Authorizer()
+    authorizer.add([AclBinding(DATABASE, f"User:u{number}", Operation.READ) for number in range(20_000)])
+    context = RequestContext(ApiKey.FETCH_LOG, 0, Principal("User", "alice"), "CLIENT", "10.0.0.1:5000")
+    start = thread_time()
+    for _ in range(1000):
+        assert not authorizer.allows(context, Operation.DESCRIBE, TABLE)
+    assert thread_time() - start < 0.5
 
 
 def test_super_users_and_the_internal_listener_are_never_asked():
@@ -608,6 +638,29 @@ async def test_dropping_reports_each_entry_under_the_first_filter_it_matches(mak
         dropped = [[match.acl.resource_name for match in result.matching_acls] for result in response.filter_results]
         assert dropped == [["d.t"], ["d.k"], []]
         assert await _listed(cluster, _filter()) == {("d", "alice", 3)}
+
+
+@pytest.mark.parametrize("sees", [False, True])
+async def test_requests_about_entries_do_not_take_longer_than_what_they_say(make_cluster, sees):
+    """Neither many filters nor many entries of others hold the server up."""
+    async with make_cluster(**_secured()) as cluster:
+        alice = await _prepared(cluster)
+        others = [f"User:u{number}" for number in range(500)]
+        for resource in (TABLE, DATABASE):
+            cluster.authorizer.add([AclBinding(resource, other, Operation.READ) for other in others])
+        if sees:
+            _grant(cluster, Operation.DESCRIBE, CLUSTER)
+        filters = [_filter() for _ in range(200)] + [_filter(host=f"10.0.0.{number}") for number in range(800)]
+        start = process_time()
+        listed = await cluster.ask(apis.LIST_ACLS, pb.ListAclsRequest(acl_filter=_filter()), channel=alice)
+        assert len(listed.acl) == (1001 if sees else 0)
+        drop = pb.DropAclsRequest(acl_filter=filters)
+        if sees:
+            assert await cluster.code(apis.DROP_ACLS, drop, channel=alice) == 48
+        else:
+            response = await cluster.ask(apis.DROP_ACLS, drop, channel=alice)
+            assert [len(result.matching_acls) for result in response.filter_results] == [0] * len(filters)
+        assert process_time() - start < 1
 
 
 async def test_who_may_not_change_one_of_the_entries_changes_none(make_cluster):

@@ -5,8 +5,10 @@ Every request goes over a socket to a coordinator whose clock the test moves.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -102,6 +104,19 @@ async def test_tables_come_in_the_order_in_which_they_were_due(make_cluster, clo
         clock.now_ms += FRESHNESS_MS
         await handed(cluster)
         assert off.table_id in {entry.table_id for entry in cluster.coordinator.lake_tiering.tables()}
+
+
+async def test_a_heartbeat_goes_through_the_schedule_once_whatever_it_reports(make_cluster, clock):
+    async with make_cluster(initial_configs=PAIMON) as cluster:
+        await asyncio.gather(*(cluster.create(f"fluss.t{n}", descriptor(properties=LAKE)) for n in range(500)))
+        clock.now_ms += FRESHNESS_MS
+        table_id, epoch = await handed(cluster)
+        reports = [(table_id, 0, epoch)] * 60_000
+        start = process_time()
+        response = await cluster.ask(apis.LAKE_TIERING_HEARTBEAT, beat(request=False, tiering=reports))
+        assert process_time() - start < 2
+        assert len(response.tiering_table_resp) == len(reports)
+        assert not any(answer.HasField("error") for answer in response.tiering_table_resp)
 
 
 async def test_after_a_restart_services_of_before_are_told_by_the_coordinator_s_epoch(make_cluster, clock):
