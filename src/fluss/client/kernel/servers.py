@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import re
+import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
@@ -27,6 +28,8 @@ from fluss.schema.cluster_info import ServerNode, ServerType
 _PORT_MAX: Final = 65535
 # Servers that come and go under other addresses must not pile up.
 _LOST_MAX: Final = 1000
+# Why a name cannot be resolved at the moment, as far as the resolver says.
+_UNRESOLVED_NOW: Final = frozenset({socket.EAI_AGAIN, socket.EAI_FAIL, socket.EAI_MEMORY})
 _ADDRESS: Final = re.compile(r"(?:\[(?P<bracketed>[^\[\]]+)\]|(?P<host>[^:\[\]\s]+)):(?P<port>[0-9]{1,5})")
 _ROLES: Final = {
     ServerType.COORDINATOR_SERVER.value: ServerRole.COORDINATOR,
@@ -36,6 +39,7 @@ _ROLES: Final = {
 logger = logging.getLogger(__name__)
 
 Connect: TypeAlias = Callable[[str, int], Awaitable[Channel]]
+Resolve: TypeAlias = Callable[[str, int], Awaitable[object]]
 
 
 class Address(NamedTuple):
@@ -78,9 +82,13 @@ class Bootstrap:
         connect_timeout_s: float,
         request_timeout_s: float,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        resolve: Resolve | None = None,
     ) -> None:
         self._addresses = split_addresses(bootstrap_servers)
         self._connect = connect
+        self._resolve = resolve or asyncio.get_running_loop().getaddrinfo
+        # Names that were found before.
+        self._resolved: set[Address] = set()
         self._connect_timeout_s = connect_timeout_s
         self._request_timeout_s = request_timeout_s
         self._sleep = sleep
@@ -119,15 +127,27 @@ class Bootstrap:
             return await channel.request(apis.GET_METADATA, request, timeout_s=self._request_timeout_s)
 
     async def _check_resolvable(self, text: str, address: Address) -> None:
-        """Tell a name that does not exist, which is a mistake, from a server that is down."""
+        """Tell a name that does not exist, which is a mistake, from a server that is down.
+
+        A name that was found before is none: without a network, or while its server starts anew, it may be unknown.
+        """
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                await asyncio.get_running_loop().getaddrinfo(*address)
+                await self._resolve(*address)
         except TimeoutError:
             raise NetworkError(f"{text} was not resolved within {self._connect_timeout_s:g} s") from None
-        except (OSError, UnicodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise _InvalidAddressError(f"Invalid bootstrap address '{text}': cannot resolve it: {reason}") from None
+        except UnicodeError as error:
+            raise _unresolvable(text, error) from None
+        except OSError as error:
+            is_unknown = isinstance(error, socket.gaierror) and error.errno not in _UNRESOLVED_NOW
+            if is_unknown and address not in self._resolved:
+                raise _unresolvable(text, error.strerror) from None
+            raise NetworkError(f"{text} cannot be resolved at the moment: {error.strerror}") from None
+        self._resolved.add(address)
+
+
+def _unresolvable(text: str, reason: object) -> _InvalidAddressError:
+    return _InvalidAddressError(f"Invalid bootstrap address '{text}': cannot resolve it: {reason}")
 
 
 class ServerPool:

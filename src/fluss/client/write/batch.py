@@ -10,14 +10,22 @@ again: the others would be out of order.
 | 32 duplicate | stored before, the answer was lost | success |
 | 31 out of order, number already acknowledged | the same | success |
 | 31 out of order, number not the next one expected | one before it is still missing | send it again |
-| 31 out of order, number changed since it was sent | the server saw the old one | send it again |
 | 31 out of order otherwise | the server has lost track of this writer | failure, new writer id |
-| 33 unknown writer, number changed since it was sent | the server saw the old one | send it again |
-| 33 unknown writer otherwise | the server has forgotten this writer | failure, new writer id |
-| a final error | nothing was stored | failure; the numbers after it move down by one |
+| 33 unknown writer | the server has forgotten this writer | failure, new writer id |
+| a final error | see below | failure |
 
-With a new writer id, numbers begin at 0. Batches that are out under the old id are not sent again: if their answer is
-lost, it is not known whether they were stored.
+When a batch has failed for good, what becomes of its number depends on whether one of its requests may have stored it,
+or may do so yet: all but those that the server has refused (``_REFUSALS``).
+
+- None may have. Then its number is a gap: as long as nobody else gets it, the server can store no batch behind it, so
+  those with later numbers lose them and are sent as new ones. When all of them are back, numbers go on from the gap.
+- One may have. Then it is not known which number the server expects next, and if another batch got this one it could be
+  taken for a duplicate. So the bucket begins at 0 under a new writer id, as soon as no batch is left under the old one.
+  Those that are out keep it and are sent again: they may be stored behind the one that failed. One that the server
+  refuses makes a gap as above, unless an earlier request with it may still arrive: then it fails, because under another
+  id it could be stored twice.
+
+Other buckets keep the old writer id. Only if the server has lost track of the writer do all of them begin anew.
 
 Small batches of rows with keys that wait behind each other are sent as one: what a batch costs a server does hardly
 depend on its rows.
@@ -45,6 +53,33 @@ from fluss.retry import Backoff, RetryPolicy
 from fluss.schema.table import TableBucket, TablePath
 
 _LOST_TRACK = (ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION, ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION)
+# Errors from before a batch is stored, or even sent. With all others, also unknown ones, it may have been stored.
+_REFUSALS = frozenset(
+    int(code)
+    for code in (
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.TABLE_NOT_EXIST,
+        ErrorCode.SCHEMA_NOT_EXIST,
+        ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+        ErrorCode.CORRUPT_RECORD_EXCEPTION,
+        ErrorCode.INVALID_TABLE_EXCEPTION,
+        ErrorCode.INVALID_REQUIRED_ACKS,
+        ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS_EXCEPTION,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION,
+        ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
+        ErrorCode.INVALID_TARGET_COLUMN,
+        ErrorCode.PARTITION_NOT_EXISTS,
+        ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+        ErrorCode.AUTHENTICATE_EXCEPTION,
+        ErrorCode.AUTHORIZATION_EXCEPTION,
+        ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION,
+        ErrorCode.DELETION_DISABLED_EXCEPTION,
+        ErrorCode.DISK_WRITE_LOCKED,
+        ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION,
+        ErrorCode.HISTORICAL_PARTITION_THROTTLED,
+    )
+)
 _BY_ORDER = attrgetter("order")
 _BY_SEQUENCE = attrgetter("sequence")
 
@@ -53,7 +88,7 @@ class Batch:
     """Bytes to be written, and what the sender knows about them. Belongs to the event loop.
 
     The header names writer and sequence, and its checksum covers everything, so it is made when the batch is sent;
-    and again when a failure before it has changed the sequence.
+    and again when a failure before it has led to another sequence.
     """
 
     __slots__ = (
@@ -61,7 +96,8 @@ class Batch:
         "_sealed_as",
         "attempts",
         "bucket_id",
-        "is_reset",
+        "is_out",
+        "may_be_stored",
         "order",
         "parts",
         "queued_at_s",
@@ -89,10 +125,12 @@ class Batch:
         self.attempts = 0
         self.writer_id = NO_WRITER_ID
         self.sequence = NO_BATCH_SEQUENCE
-        # The sequence numbers it was counted with; None before it was first sent.
+        # The sequence numbers it was counted with; None as long as it has none of them.
         self.sequences: BucketSequences | None = None
-        # Whether the sequence has been changed since the server last saw it.
-        self.is_reset = False
+        # Whether it was sent and is neither answered nor given up.
+        self.is_out = False
+        # Whether a request with its present number may have stored it, or may still do so.
+        self.may_be_stored = False
         self._sealed_as: tuple[int, int] | None = None
 
     def seal(self) -> None:
@@ -100,7 +138,6 @@ class Batch:
         if self._sealed_as == (self.writer_id, self.sequence):
             return
         self._sealed_as = self.writer_id, self.sequence
-        self.is_reset = False
         self.parts = self.records.sealed(self.writer_id, self.sequence)
 
     def end(self, error: FlussError | None = None) -> None:
@@ -188,15 +225,30 @@ class BucketQueue:
 
 
 class BucketSequences:
-    """The numbers of one writer in one bucket."""
+    """The numbers of one writer id in one bucket."""
 
-    __slots__ = ("acknowledged", "in_flight", "next")
+    __slots__ = ("acknowledged", "gap", "in_flight", "is_given_up", "next", "writer_id")
 
     def __init__(self) -> None:
+        # Given with the first number.
+        self.writer_id = NO_WRITER_ID
         self.next = 0
         self.acknowledged = NO_BATCH_SEQUENCE
         # Batches that have a number and no end yet, by number: those on their way, and those to be sent again.
         self.in_flight: list[Batch] = []
+        # A number that the server has not got and will not get, so that it has no later one either.
+        self.gap: int | None = None
+        # Whether no more numbers are given: the bucket begins anew when those in flight have ended.
+        self.is_given_up = False
+
+    def is_behind_gap(self, batch: Batch) -> bool:
+        """Whether a batch cannot be stored with the number that it has."""
+        return self.gap is not None and batch.sequence >= self.gap
+
+    def close_gap(self, gap: int) -> None:
+        """Go on with the number of the gap, if no batch has a later one any more."""
+        if not self.in_flight or self.in_flight[-1].sequence < gap:
+            self.next, self.gap = gap, None
 
 
 class Verdict(Enum):
@@ -204,6 +256,7 @@ class Verdict(Enum):
 
     STORED = auto()  # It is there, whatever the error says.
     RETRY = auto()  # Sending it again can succeed.
+    UNKNOWN = auto()  # An earlier request with it may still arrive: under another writer id it could be stored twice.
     FINAL = auto()  # Nothing about sequences speaks for sending it again.
 
 
@@ -219,85 +272,122 @@ class Idempotence:
         self._in_flight_max = in_flight_max
         self._buckets: dict[TableBucket, BucketSequences] = {}
 
-    @property
-    def needs_writer_id(self) -> bool:
-        return self.is_enabled and self.writer_id == NO_WRITER_ID
+    def needs_writer_id(self, bucket: TableBucket) -> bool:
+        """Whether the next new batch of a bucket has to wait for a writer id."""
+        return self.is_enabled and self.writer_id == NO_WRITER_ID == self._sequences(bucket).writer_id
 
     def forget_writer(self) -> None:
-        """Begin anew with another writer id."""
+        """Begin anew with another writer id, in all buckets."""
         self.writer_id = NO_WRITER_ID
-        self._buckets.clear()
-
-    def is_outdated(self, batch: Batch) -> bool:
-        """Whether a batch was sent under a writer id that is no longer used, and must not be sent again."""
-        return self.is_enabled and batch.writer_id not in (NO_WRITER_ID, self.writer_id)
+        for sequences in self._buckets.values():
+            sequences.is_given_up = True
 
     def may_send(self, batch: Batch, bucket: TableBucket, *, alone: bool = False) -> bool:
         """Whether the first waiting batch of a bucket may be sent now; ``alone``: if it is the only one then."""
         sequences = self._sequences(bucket)
         if self.is_enabled and batch.sequences is sequences:
             return sequences.in_flight[0] is batch
+        if sequences.gap is not None or sequences.is_given_up:
+            # First those that have a number must have ended, or be back to get another one.
+            return False
         return len(sequences.in_flight) < (1 if alone else self._in_flight_max)
 
     def begin(self, batch: Batch, bucket: TableBucket) -> None:
         """The batch is about to be sent: give it its number, unless it has one."""
         sequences = self._sequences(bucket)
+        batch.is_out = True
         if batch.sequences is sequences:
             return
         # A partition that was dropped and created again is another bucket, with numbers of its own.
         self._leave(batch)
         batch.sequences = sequences
-        batch.writer_id = self.writer_id
+        batch.may_be_stored = False
         if self.is_enabled:
+            if sequences.writer_id == NO_WRITER_ID:
+                sequences.writer_id = self.writer_id
+            batch.writer_id = sequences.writer_id
             batch.sequence = sequences.next
             sequences.next += 1
         insort(sequences.in_flight, batch, key=_BY_SEQUENCE)
 
     def put_back(self, batch: Batch) -> None:
         """The batch waits to be sent again."""
-        if not self.is_enabled:
+        batch.is_out = False
+        sequences = batch.sequences
+        if not self.is_enabled or sequences is None:
             self._leave(batch)
+        elif sequences.is_given_up and not batch.may_be_stored:
+            self._open_gap(sequences, batch.sequence)
+        else:
+            self._take_numbers_back(sequences)
 
     def acknowledged(self, batch: Batch) -> None:
         """The batch is stored."""
         sequences = self._leave(batch)
         if sequences is not None:
             sequences.acknowledged = max(sequences.acknowledged, batch.sequence)
+            if sequences.is_behind_gap(batch):
+                # The server has stored what it has refused: its numbers are not what they seem.
+                self._give_up(sequences)
 
     def judge(self, batch: Batch, error_code: int) -> Verdict:
-        """Say what an error means for a batch, as far as sequences have a say in it."""
+        """Say what an error means for a batch that was sent, as far as sequences have a say in it."""
         if not self.is_enabled:
             return Verdict.FINAL
         if error_code == ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION:
             return Verdict.STORED
         sequences = batch.sequences
         assert sequences is not None, "only batches that were sent are answered"
-        if error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION:
-            if batch.sequence <= sequences.acknowledged:
-                return Verdict.STORED
-            is_next = batch.sequence == sequences.acknowledged + 1
-            return Verdict.RETRY if batch.is_reset or not is_next else Verdict.FINAL
-        if error_code == ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION and batch.is_reset:
+        if error_code not in _REFUSALS:
+            batch.may_be_stored = True
+        if error_code not in _LOST_TRACK:
+            return Verdict.FINAL
+        is_out_of_order = error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION
+        if is_out_of_order and batch.sequence <= sequences.acknowledged:
+            return Verdict.STORED
+        if sequences.is_behind_gap(batch):
             return Verdict.RETRY
-        return Verdict.FINAL
+        if sequences.is_given_up:
+            if not batch.may_be_stored:
+                return Verdict.RETRY
+            return Verdict.RETRY if is_out_of_order and sequences.in_flight[0] is not batch else Verdict.UNKNOWN
+        is_next = batch.sequence == sequences.acknowledged + 1
+        return Verdict.RETRY if is_out_of_order and not is_next else Verdict.FINAL
 
-    def failed(self, batch: Batch, error_code: int, *, is_certain: bool) -> None:
-        """The batch will not be sent again. ``is_certain``: it is known that nothing of it was stored."""
-        is_current = not self.is_outdated(batch)
+    def failed(self, batch: Batch, error_code: int) -> None:
+        """The batch will not be sent again."""
         sequences = self._leave(batch)
-        if not self.is_enabled or sequences is None or not is_current:
+        if not self.is_enabled or sequences is None:
             return
-        if error_code in _LOST_TRACK:
+        has_lost_track = error_code in _LOST_TRACK and not sequences.is_given_up
+        if batch.may_be_stored:
+            self._give_up(sequences)
+        else:
+            self._open_gap(sequences, batch.sequence)
+        if has_lost_track:
             self.forget_writer()
-        elif is_certain:
-            self._close_gap(sequences, batch.sequence)
 
-    def _close_gap(self, sequences: BucketSequences, missing: int) -> None:
-        for later in sequences.in_flight:
-            if later.sequence > missing:
-                later.sequence -= 1
-                later.is_reset = True
-        sequences.next -= 1
+    def _give_up(self, sequences: BucketSequences) -> None:
+        sequences.is_given_up = True
+        if self.writer_id == sequences.writer_id:
+            self.writer_id = NO_WRITER_ID
+
+    def _open_gap(self, sequences: BucketSequences, number: int) -> None:
+        sequences.gap = number if sequences.gap is None else min(sequences.gap, number)
+        self._take_numbers_back(sequences)
+
+    def _take_numbers_back(self, sequences: BucketSequences) -> None:
+        """Make new ones of the batches behind a gap; those that are on their way are when they are back."""
+        for batch in list(sequences.in_flight):
+            if sequences.is_behind_gap(batch) and not batch.is_out:
+                if batch.may_be_stored:
+                    # Its request may come late, and must not find its number expected.
+                    self._give_up(sequences)
+                self._leave(batch)
+                batch.sequences = None
+                batch.writer_id = NO_WRITER_ID
+                batch.sequence = NO_BATCH_SEQUENCE
+                batch.may_be_stored = False
 
     def _leave(self, batch: Batch) -> BucketSequences | None:
         """Count a batch out; nothing happens if it was never counted."""
@@ -311,15 +401,17 @@ class Idempotence:
 
     def _sequences(self, bucket: TableBucket) -> BucketSequences:
         sequences = self._buckets.get(bucket)
-        if sequences is None:
+        if sequences is None or (sequences.is_given_up and not sequences.in_flight):
             sequences = self._buckets[bucket] = BucketSequences()
+        if sequences.gap is not None and not sequences.is_given_up:
+            sequences.close_gap(sequences.gap)
         return sequences
 
 
 class GivenSequences(Idempotence):
     """Numbers batches for a caller that keeps account of them: under a given writer id, from given numbers on.
 
-    A number stands for one batch, for ever. So the id is not changed after a failure, and no number moves down: what
+    A number stands for one batch, for ever. So the id is not changed after a failure, and no number given twice: what
     comes after a batch that failed would be out of order, and is refused by the server.
     """
 
@@ -331,7 +423,7 @@ class GivenSequences(Idempotence):
             sequences.next = sequence
             sequences.acknowledged = sequence - 1
 
-    def failed(self, batch: Batch, error_code: int, *, is_certain: bool) -> None:
+    def failed(self, batch: Batch, error_code: int) -> None:
         self._leave(batch)
 
 

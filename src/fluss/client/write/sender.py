@@ -100,6 +100,8 @@ class Sender:
         self._asking: dict[BucketQueue, None] = {}
         self._is_round_scheduled = False
         self._rounds = 0
+        # Buckets that wait for a writer id.
+        self._without_writer_id: dict[BucketQueue, None] = {}
         self._allocation: asyncio.Task[None] | None = None
         self._allocation_backoff = Backoff(settings.batch_retry)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -156,19 +158,19 @@ class Sender:
         for queue in asking:
             if not queue.waiting or self._is_pausing(queue):
                 continue
-            if self._idempotence.is_outdated(queue.waiting[0]):
-                self._fail_outdated(queue)
-            leader = self._searches.leader_of(queue) if queue.waiting else None
+            leader = self._searches.leader_of(queue)
             if leader is None:
                 continue
             server_id, bucket = leader
             alone = queue.is_worth_waiting(joined_bytes_max)
-            if self._idempotence.may_send(queue.waiting[0], bucket, alone=alone):
+            if not self._idempotence.may_send(queue.waiting[0], bucket, alone=alone):
+                continue
+            if self._idempotence.needs_writer_id(bucket):
+                self._without_writer_id[queue] = None
+            else:
                 by_server.setdefault(server_id, []).append((queue, bucket))
-        if by_server and self._idempotence.needs_writer_id:
-            self._asking.update((queue, None) for ready in by_server.values() for queue, _ in ready)
+        if self._without_writer_id:
             self._allocate_writer_id()
-            return
         self._rounds += 1
         for server_id, ready in by_server.items():
             self._send_to(server_id, ready)
@@ -278,13 +280,12 @@ class Sender:
         if verdict is Verdict.STORED:
             self._stored(item)
             return
+        if verdict is Verdict.UNKNOWN:
+            error = _unknown(batch, error)
         has_retries_left = batch.attempts < self._settings.retries
         if not has_retries_left or not (self._may_pass(batch, error) or verdict is Verdict.RETRY):
-            self._idempotence.failed(batch, error.error_code, is_certain=has_retries_left)
+            self._idempotence.failed(batch, error.error_code)
             self._end(batch, error)
-        elif self._idempotence.is_outdated(batch):
-            self._idempotence.failed(batch, error.error_code, is_certain=False)
-            self._end(batch, _outdated(batch, error))
         else:
             logger.log(_level(error), "a batch for %s of %s is sent again: %s", item.bucket, queue.table.name, error)
             self._send_again(batch, queue, error)
@@ -317,14 +318,8 @@ class Sender:
     def _fail_waiting(self, queue: BucketQueue, error: FlussError) -> None:
         waiting, queue.waiting = queue.waiting, []
         for batch in waiting:
-            self._idempotence.failed(batch, error.error_code, is_certain=False)
+            self._idempotence.failed(batch, error.error_code)
             self._end(batch, error)
-
-    def _fail_outdated(self, queue: BucketQueue) -> None:
-        while queue.waiting and self._idempotence.is_outdated(queue.waiting[0]):
-            batch = queue.waiting.pop(0)
-            self._idempotence.failed(batch, ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION, is_certain=False)
-            self._end(batch, _outdated(batch, None))
 
     def _leaderless(self, queue: BucketQueue, search: _LeaderSearch, error: FlussError) -> None:
         """The bucket has no known leader: every batch that waits for it has failed once more."""
@@ -334,7 +329,7 @@ class Sender:
             if self._may_wait(batch, search, error, now_s):
                 kept.append(batch)
             else:
-                self._idempotence.failed(batch, error.error_code, is_certain=False)
+                self._idempotence.failed(batch, error.error_code)
                 self._end(batch, error)
         queue.waiting = kept
         queue.trouble = error if kept else None
@@ -362,7 +357,7 @@ class Sender:
         pause_s = self._allocation_backoff.until_s - self._loop.time()
         if pause_s > 0:
             await asyncio.sleep(pause_s)
-        paths = {queue.table.path for queue in self._queues.values() if queue.waiting}
+        paths = {queue.table.path for queue in self._without_writer_id if queue.waiting}
         error: FlussError | None = None
         try:
             self._idempotence.writer_id = await allocate_writer_id(self._cluster, paths)
@@ -377,10 +372,11 @@ class Sender:
         else:
             logger.log(_level(error), "no writer id: %s", error)
             self._allocation_backoff.failed(self._loop.time())
-            for queue in self._queues.values():
+            for queue in self._without_writer_id:
                 self._fail_hopeless(queue, error)
         self._allocation = None
-        for queue in list(self._asking):
+        queues, self._without_writer_id = self._without_writer_id, {}
+        for queue in queues:
             self._look_at(queue)
 
     def _fail_hopeless(self, queue: BucketQueue, error: FlussError) -> None:
@@ -391,7 +387,7 @@ class Sender:
                 batch.attempts += 1
                 kept.append(batch)
             else:
-                self._idempotence.failed(batch, error.error_code, is_certain=False)
+                self._idempotence.failed(batch, error.error_code)
                 self._end(batch, error)
         queue.waiting = kept
         queue.trouble = error if kept else None
@@ -402,11 +398,10 @@ def _level(error: FlussError) -> int:
     return logging.DEBUG if isinstance(error, NetworkError | RequestTimeoutError) else logging.INFO
 
 
-def _outdated(batch: Batch, cause: FlussError | None) -> FlussError:
-    reason = f" ({cause.message})" if cause is not None else ""
+def _unknown(batch: Batch, cause: FlussError) -> FlussError:
     return FlussError(
-        f"writer id {batch.writer_id} was given up while a batch was out under it{reason}; whether the batch was "
-        "stored is not known, and it is not sent again",
+        f"writer id {batch.writer_id} was given up while a batch was out under it ({cause.message}); whether the batch "
+        "was stored is not known, and it is not sent again",
         ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
     )
 

@@ -9,10 +9,12 @@ import socket
 import pytest
 
 from fluss.client.kernel.cluster import Cluster
-from fluss.client.kernel.servers import parse_address, split_addresses
+from fluss.client.kernel.servers import Bootstrap, parse_address, split_addresses
 from fluss.config import Config
 from fluss.errors import FlussError, NetworkError
+from fluss.net.channel import Channel
 from fluss.protocol.api import ApiKey
+from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import UserTable
 from tests.fakes.scripted_server import ScriptedServer
 
@@ -115,6 +117,52 @@ async def test_names_that_do_not_exist_are_mistakes_not_outages() -> None:
         await Cluster.connect(config, sleep=pauses)
     assert caught.value.error_code == -2
     assert pauses.seconds == []
+
+
+class _Resolver:
+    """Finds every name, or fails as it is told to, once for each failure."""
+
+    def __init__(self, *failures: OSError | None) -> None:
+        self._failures = list(failures)
+
+    async def __call__(self, host: str, port: int) -> None:
+        failure = self._failures.pop(0) if self._failures else None
+        if failure is not None:
+            raise failure
+
+
+def _bootstrap(address: str, resolver: _Resolver, pauses: _Pauses) -> Bootstrap:
+    async def connect(host: str, port: int) -> Channel:
+        return await Channel.connect(host, port)
+
+    return Bootstrap(address, connect, connect_timeout_s=5, request_timeout_s=5, sleep=pauses, resolve=resolver)
+
+
+@pytest.mark.parametrize("code", [socket.EAI_AGAIN, socket.EAI_FAIL])
+async def test_a_name_that_cannot_be_resolved_for_now_is_an_outage(code: int) -> None:
+    pauses = _Pauses()
+    async with ScriptedServer() as server:
+        outage = socket.gaierror(code, "Temporary failure in name resolution")
+        assert await _bootstrap(server.address, _Resolver(outage), pauses).ask(pb.MetadataRequest())
+        assert pauses.seconds == [0.1]
+        lasting = _bootstrap(server.address, _Resolver(*[outage] * 4), pauses)
+        with pytest.raises(NetworkError, match="cannot be resolved at the moment: Temporary failure") as caught:
+            await lasting.ask(pb.MetadataRequest())
+    assert caught.value.is_retriable
+
+
+async def test_a_name_that_was_known_before_is_no_mistake() -> None:
+    async with ScriptedServer() as server:
+        unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        bootstrap = _bootstrap(server.address, _Resolver(None, *[unknown] * 4), _Pauses())
+        await bootstrap.ask(pb.MetadataRequest())
+        with pytest.raises(NetworkError, match="Name or service not known"):
+            await bootstrap.ask(pb.MetadataRequest())
+        await bootstrap.ask(pb.MetadataRequest())
+        new = _bootstrap(server.address, _Resolver(unknown), _Pauses())
+        with pytest.raises(FlussError, match="Invalid bootstrap address") as caught:
+            await new.ask(pb.MetadataRequest())
+    assert not caught.value.is_retriable
 
 
 async def test_when_no_address_is_one_all_reasons_are_given() -> None:

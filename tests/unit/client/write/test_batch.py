@@ -1,5 +1,5 @@
-"""Sequence numbers are given, kept, shifted and forgotten so that a server can tell stored batches from missing ones.
-Shown on the bookkeeping alone: what each error means in each situation."""
+"""Sequence numbers are given, kept, taken back and forgotten so that a server can tell what is stored from what is
+missing. Shown on the bookkeeping alone: what each error means in each situation."""
 
 from __future__ import annotations
 
@@ -89,40 +89,162 @@ def test_out_of_order_means_wait_unless_it_is_the_next_one(idempotence: Idempote
     assert idempotence.judge(third, 31) is Verdict.RETRY
 
 
-def test_a_final_failure_moves_the_later_numbers_down(idempotence: Idempotence) -> None:
+def refused(idempotence: Idempotence, batch: Batch, code: int) -> Verdict:
+    """A batch that was sent is refused, and waits to be sent again if that can succeed."""
+    verdict = idempotence.judge(batch, code)
+    if verdict is Verdict.RETRY:
+        idempotence.put_back(batch)
+    return verdict
+
+
+def failed(idempotence: Idempotence, batch: Batch, code: int) -> None:
+    assert idempotence.judge(batch, code) is Verdict.FINAL
+    idempotence.failed(batch, code)
+
+
+def sent_again(idempotence: Idempotence, *batches: Batch, bucket: TableBucket = BUCKET) -> list[tuple[int, int]]:
+    """Return the writer ids and numbers with which batches are sent, one behind the other."""
+    for batch in batches:
+        assert idempotence.may_send(batch, bucket)
+        idempotence.begin(batch, bucket)
+    return [(batch.writer_id, batch.sequence) for batch in batches]
+
+
+def test_after_a_final_failure_the_later_ones_are_numbered_anew(idempotence: Idempotence) -> None:
     first, second, third = sent(idempotence, 3)
-    idempotence.failed(first, 13, is_certain=True)
-    assert [second.sequence, third.sequence] == [0, 1]
-    assert second.is_reset
-    assert third.is_reset
-    assert sent(idempotence, 1)[0].sequence == 2
-    # The server has seen the old numbers.
-    assert idempotence.judge(second, 31) is Verdict.RETRY
-    assert idempotence.judge(second, 33) is Verdict.RETRY
+    failed(idempotence, first, 13)
+    # Both are out with numbers that the server will not take.
+    assert refused(idempotence, third, 31) is Verdict.RETRY
+    assert not idempotence.may_send(third, BUCKET), "the one before it is not back"
+    assert refused(idempotence, second, 33) is Verdict.RETRY
+    assert not idempotence.needs_writer_id(BUCKET)
+    assert sent_again(idempotence, second, third, new_batch()) == [(7, 0), (7, 1), (7, 2)]
 
 
-def test_a_failure_that_may_have_been_stored_leaves_the_numbers_alone(idempotence: Idempotence) -> None:
+def test_the_last_number_is_given_again_at_once(idempotence: Idempotence) -> None:
     first, second = sent(idempotence, 2)
-    idempotence.failed(first, 25, is_certain=False)
-    assert second.sequence == 1
-    assert sent(idempotence, 1)[0].sequence == 2
+    failed(idempotence, second, 13)
+    assert sent_again(idempotence, new_batch()) == [(7, 1)]
+    failed(idempotence, first, 13)
+    assert not idempotence.may_send(new_batch(), BUCKET)
+
+
+@pytest.mark.parametrize("has_waited", [True, False])
+def test_a_number_that_a_late_request_may_bring_is_not_given_again(idempotence: Idempotence, has_waited: bool) -> None:
+    first, second = sent(idempotence, 2)
+    assert idempotence.judge(second, 25) is Verdict.FINAL
+    if has_waited:
+        idempotence.put_back(second)
+        failed(idempotence, first, 13)
+    else:
+        failed(idempotence, first, 13)
+        idempotence.put_back(second)
+    assert idempotence.needs_writer_id(BUCKET)
+    idempotence.writer_id = 8
+    assert sent_again(idempotence, second, new_batch()) == [(8, 0), (8, 1)]
+
+
+@pytest.mark.parametrize("code", [1, 25, -1, -2, 12, 28, 999])
+def test_after_a_failure_that_may_have_been_stored_the_bucket_begins_anew(idempotence: Idempotence, code: int) -> None:
+    (other,) = sent(idempotence, 1, OTHER)
+    (first,) = sent(idempotence, 1)
+    failed(idempotence, first, code)
+    assert idempotence.needs_writer_id(BUCKET)
+    assert not idempotence.needs_writer_id(OTHER)
+    idempotence.writer_id = 8
+    assert sent_again(idempotence, new_batch()) == [(8, 0)], "0 of the old one would be taken for a duplicate"
+    # Others go on as before.
+    assert [(batch.writer_id, batch.sequence) for batch in [other, *sent(idempotence, 1, OTHER)]] == [(7, 0), (7, 1)]
+
+
+def test_an_earlier_attempt_may_have_been_stored_whatever_the_last_one_says(idempotence: Idempotence) -> None:
+    (first,) = sent(idempotence, 1)
+    assert idempotence.judge(first, 25) is Verdict.FINAL
+    idempotence.put_back(first)
+    assert sent_again(idempotence, first) == [(7, 0)]
+    failed(idempotence, first, 48)
+    assert idempotence.needs_writer_id(BUCKET)
+
+
+def test_batches_behind_one_that_may_have_been_stored_end_under_the_old_id(idempotence: Idempotence) -> None:
+    first, second, third = sent(idempotence, 3)
+    failed(idempotence, first, -1)
+    idempotence.writer_id = 8
+    assert idempotence.judge(third, 25) is Verdict.FINAL
+    idempotence.put_back(third)
+    assert not idempotence.may_send(third, BUCKET), "the one before it is not answered"
+    idempotence.acknowledged(second)
+    assert not idempotence.may_send(new_batch(), BUCKET), "the one before it is not stored"
+    assert sent_again(idempotence, third) == [(7, 2)]
+    idempotence.acknowledged(third)
+    assert sent_again(idempotence, new_batch()) == [(8, 0)]
+
+
+def test_batches_behind_one_that_was_not_stored_get_another_number(idempotence: Idempotence) -> None:
+    first, second, third = sent(idempotence, 3)
+    failed(idempotence, first, -1)
+    idempotence.writer_id = 8
+    assert refused(idempotence, third, 31) is Verdict.RETRY
+    assert refused(idempotence, second, 31) is Verdict.RETRY
+    assert sent_again(idempotence, second, third, new_batch()) == [(8, 0), (8, 1), (8, 2)]
+
+
+def test_behind_a_gap_nothing_can_have_been_stored(idempotence: Idempotence) -> None:
+    first, second, third = sent(idempotence, 3)
+    failed(idempotence, first, -1)
+    idempotence.writer_id = 8
+    # The answer for the third one was lost, but that for the second one says enough.
+    assert idempotence.judge(third, 1) is Verdict.FINAL
+    idempotence.put_back(third)
+    assert refused(idempotence, second, 31) is Verdict.RETRY
+    assert sent_again(idempotence, second, third) == [(8, 0), (8, 1)]
+
+
+def test_a_batch_that_may_come_late_is_not_sent_under_another_id(idempotence: Idempotence) -> None:
+    first, second, third = sent(idempotence, 3)
+    failed(idempotence, first, -1)
+    idempotence.writer_id = 8
+    assert idempotence.judge(second, 25) is Verdict.FINAL
+    idempotence.put_back(second)
+    assert sent_again(idempotence, second) == [(7, 1)]
+    # The first one has not been stored yet. If it comes late, so may an attempt of the second one.
+    assert refused(idempotence, second, 31) is Verdict.UNKNOWN
+    idempotence.failed(second, 33)
+    assert idempotence.writer_id == 8
+    assert refused(idempotence, third, 31) is Verdict.RETRY
+    assert sent_again(idempotence, third) == [(8, 0)]
+
+
+def test_a_batch_before_the_failed_one_is_sent_again_under_the_old_id(idempotence: Idempotence) -> None:
+    first, second = sent(idempotence, 2)
+    failed(idempotence, second, -1)
+    assert idempotence.judge(first, 1) is Verdict.FINAL
+    idempotence.put_back(first)
+    assert sent_again(idempotence, first) == [(7, 0)]
+    idempotence.acknowledged(first)
+    assert idempotence.needs_writer_id(BUCKET)
+
+
+def test_a_server_that_stores_what_it_has_refused_gets_other_numbers(idempotence: Idempotence) -> None:
+    first, second = sent(idempotence, 2)
+    failed(idempotence, first, 13)
+    idempotence.acknowledged(second)
+    assert idempotence.needs_writer_id(BUCKET)
 
 
 @pytest.mark.parametrize("code", [31, 33])
 def test_a_server_that_lost_track_makes_the_writer_begin_anew(idempotence: Idempotence, code: int) -> None:
     first, second = sent(idempotence, 2)
-    (other,) = sent(idempotence, 1, OTHER)
-    assert idempotence.judge(first, code) is Verdict.FINAL
-    idempotence.failed(first, code, is_certain=True)
-    assert idempotence.needs_writer_id
+    other, another = sent(idempotence, 2, OTHER)
+    failed(idempotence, first, code)
+    assert idempotence.writer_id == NO_WRITER_ID
     idempotence.writer_id = 8
-    assert idempotence.is_outdated(second)
-    assert idempotence.is_outdated(other)
-    assert [batch.sequence for batch in sent(idempotence, 2)] == [0, 1]
-    assert sent(idempotence, 1)[0].writer_id == 8
-    # What the old ones do no longer matters.
-    idempotence.acknowledged(second)
-    idempotence.failed(other, 31, is_certain=True)
+    assert refused(idempotence, second, 31) is Verdict.RETRY
+    assert sent_again(idempotence, second) == [(8, 0)]
+    # What is out for another bucket is known there, or is not.
+    idempotence.acknowledged(other)
+    assert refused(idempotence, another, code) is Verdict.RETRY
+    assert sent_again(idempotence, another, bucket=OTHER) == [(8, 0)]
     assert idempotence.writer_id == 8
 
 
@@ -139,15 +261,15 @@ def test_a_bucket_that_became_another_one_has_numbers_of_its_own(idempotence: Id
 
 def test_without_idempotence_batches_have_no_numbers_but_a_limit() -> None:
     plain = Idempotence(is_enabled=False, in_flight_max=2)
-    assert not plain.needs_writer_id
+    assert not plain.needs_writer_id(BUCKET)
     first, second = sent(plain, 2)
     assert [first.sequence, first.writer_id] == [-1, NO_WRITER_ID]
     assert not plain.may_send(new_batch(), BUCKET)
     plain.put_back(first)
     assert plain.may_send(first, BUCKET)
     assert plain.judge(second, 32) is Verdict.FINAL
-    plain.failed(second, 13, is_certain=True)
-    plain.failed(first, 1, is_certain=False)
+    plain.failed(second, 13)
+    plain.failed(first, 1)
     assert len(sent(plain, 2)) == 2
 
 
@@ -157,9 +279,10 @@ def test_a_changed_number_reaches_the_header_and_its_checksum(idempotence: Idemp
     before = second.parts
     second.seal()
     assert second.parts is before
-    idempotence.failed(first, 13, is_certain=True)
+    failed(idempotence, first, 13)
+    refused(idempotence, second, 31)
+    assert sent_again(idempotence, second) == [(7, 0)]
     second.seal()
-    assert not second.is_reset
     batch = read_batch(b"".join(second.parts))
     verify_crc(batch)
     assert (batch.header.writer_id, batch.header.batch_sequence, bytes(batch.records)) == (7, 0, b"body")

@@ -372,7 +372,7 @@ def test_a_server_that_has_forgotten_the_writer_gets_a_new_one(server: WriteServ
     assert server.headers[1, None, 0][1].batch_sequence == 0
 
 
-def test_batches_out_under_an_old_writer_id_are_not_sent_again(server: WriteServer) -> None:
+def test_batches_behind_one_of_a_forgotten_writer_get_the_new_id(server: WriteServer) -> None:
     server.add_table()
     server.faults.extend([Fault(bucket_code=33), Fault(bucket_code=26)])
     server.hold()
@@ -382,11 +382,130 @@ def test_batches_out_under_an_old_writer_id_are_not_sent_again(server: WriteServ
         eventually(lambda: server.in_progress == 2)
         server.release()
         assert outcome_of(first) == 33
+        assert outcome_of(second) == 0
+        assert outcome_of(writer.append([2, "x"])) == 0
+    assert server.ids() == [1, 2]
+    assert [header.batch_sequence for header in server.headers[1, None, 0]] == [0, 1]
+
+
+# After a batch that has failed for good
+
+
+@pytest.mark.parametrize("lost", [Fault(bucket_code=25, is_stored=True), Fault(is_cut=True, is_stored=True)])
+@pytest.mark.parametrize("code", [46, 48, 13])
+def test_a_number_that_may_have_been_stored_is_not_given_to_other_rows(
+    server: WriteServer, lost: Fault, code: int
+) -> None:
+    server.add_table()
+    # The row is stored, its answer is lost, and the next attempt is refused: a right was taken away meanwhile.
+    server.faults.extend([lost, Fault(bucket_code=code)])
+    with client_of(server) as client:
+        writer = client.writer()
+        assert outcome_of(writer.append([1, "x"])) == code
+        assert outcome_of(writer.append([2, "x"])) == 0
+        assert outcome_of(writer.append([3, "x"])) == 0
+    assert server.ids() == [1, 2, 3]
+
+
+def test_after_retries_are_used_up_the_next_batch_is_stored(server: WriteServer) -> None:
+    server.add_table()
+    server.faults.extend([Fault(bucket_code=25)] * 3)
+    with client_of(server, writer__retries=2) as client:
+        writer = client.writer()
+        assert outcome_of(writer.append([1, "x"])) == 25
+        assert outcome_of(writer.append([2, "x"])) == 0
+        assert len(server.requests) == 4
+    assert server.ids() == [2]
+
+
+def test_a_batch_that_fails_while_it_waits_for_a_leader_leaves_nothing_stuck(server: WriteServer) -> None:
+    server.add_table()
+    server.faults.append(Fault(bucket_code=12))
+    with client_of(server, writer__retries=3) as client:
+        writer = client.writer()
+        # The first answer comes when the bucket has no leader any more.
+        server.hold()
+        (first,) = write_batches(client, writer, 1)
+        eventually(lambda: server.in_progress == 1)
+        server.add_table(leaders=[None])
+        server.release()
+        assert outcome_of(first) == ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION
+        server.add_table()
+        assert outcome_of(writer.append([2, "x"])) == 0
+    assert server.ids() == [2]
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_batches_behind_one_of_unknown_fate_are_stored_once_and_in_order(server: WriteServer, is_stored: bool) -> None:
+    server.add_table()
+    server.faults.append(Fault(bucket_code=-1, is_stored=is_stored))
+    server.hold()
+    with client_of(server) as client:
+        writer = client.writer()
+        first, *behind = write_batches(client, writer, 8)
+        eventually(lambda: server.in_progress == 5)
+        server.release()
+        assert outcome_of(first) == -1
+        assert [outcome_of(handle) for handle in behind] == [0] * 7
+    assert server.ids() == [*([0] if is_stored else []), *range(1, 8)]
+    ids = [header.writer_id for header in server.headers[1, None, 0]]
+    # Those that were out end under the id under which they began.
+    assert ids == ([101] * 5 + [102] * 3 if is_stored else [102] * 7)
+
+
+def test_a_batch_that_may_come_late_fails_and_those_behind_it_go_on(server: WriteServer) -> None:
+    server.add_table()
+    server.faults.extend([Fault(bucket_code=-1), Fault(bucket_code=25)])
+    server.hold()
+    with client_of(server) as client:
+        writer = client.writer()
+        first, second, *behind = write_batches(client, writer, 5)
+        eventually(lambda: server.in_progress == 5)
+        server.release()
+        assert outcome_of(first) == -1
         with pytest.raises(FlussError, match="was given up while a batch was out") as caught:
             second.result(120)
         assert caught.value.error_code == 33
-        assert outcome_of(writer.append([3, "x"])) == 0
-    assert server.ids() == [3]
+        assert [outcome_of(handle) for handle in behind] == [0] * 3
+    assert server.ids() == [2, 3, 4]
+
+
+def test_a_request_that_comes_late_behind_a_gap_is_neither_stored_nor_taken_for_another(server: WriteServer) -> None:
+    server.add_table()
+    # The second one is on its way for longer than the client waits.
+    server.faults.extend([Fault(bucket_code=48), Fault(delay_s=1.5)])
+    server.hold()
+    with client_of(server, request_timeout=1000) as client:
+        writer = client.writer()
+        first, second = write_batches(client, writer, 2)
+        eventually(lambda: server.in_progress == 2)
+        server.release()
+        assert outcome_of(first) == 48
+        assert outcome_of(second) == 0
+        assert server.in_progress == 1, "its first request has not come yet"
+        eventually(lambda: server.in_progress == 0)
+        assert outcome_of(writer.append([2, "x"])) == 0
+    assert server.ids() == [1, 2]
+
+
+def test_other_buckets_keep_the_writer_id(server: WriteServer) -> None:
+    server.add_table(bucket_count=2)
+    with client_of(server, writer__bucket__no_key_assigner="round_robin") as client:
+        writer = client.writer()
+        assert [outcome_of(handle) for handle in write_batches(client, writer, 2)] == [0, 0]
+        server.default_fault = Fault(bucket_id=0, bucket_code=-1)
+        outcomes = [outcome_of(handle) for handle in write_batches(client, writer, 2, first=2)]
+        assert sorted(outcomes) == [-1, 0]
+        # The next id is refused, which is of no concern to the bucket that has one.
+        server.default_fault = Fault()
+        server.init_writer_codes.append(48)
+        outcomes = [outcome_of(handle) for handle in write_batches(client, writer, 2, first=4)]
+        assert sorted(outcomes) == [0, 48]
+        outcomes = [outcome_of(handle) for handle in write_batches(client, writer, 2, first=6)]
+        assert outcomes == [0, 0]
+    assert [header.writer_id for header in server.headers[1, None, 0]] == [101, 102]
+    assert [header.writer_id for header in server.headers[1, None, 1]] == [101] * 4
 
 
 def test_the_server_says_duplicate_and_the_row_is_stored(server: WriteServer) -> None:
@@ -498,3 +617,43 @@ def test_no_mixture_of_faults_loses_duplicates_or_reorders_rows(server: WriteSer
         ids = server.ids(bucket_id)
         assert ids == list(range(ids[0], 1500, 3)), f"seed {seed}"
     assert sum(len(server.ids(bucket_id)) for bucket_id in range(3)) == 1500
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_mixture_with_final_errors_loses_what_was_acknowledged(server: WriteServer, seed: int) -> None:
+    rng = random.Random(seed)
+    faults = [
+        Fault(delay_s=0.01),
+        Fault(is_cut=True),
+        Fault(is_cut=True, is_stored=True),
+        Fault(bucket_code=25),
+        Fault(bucket_code=25, is_stored=True),
+        Fault(bucket_code=-1),
+        Fault(bucket_code=-1, is_stored=True),
+        Fault(bucket_code=48),
+        Fault(bucket_code=72),
+        Fault(bucket_code=33),
+        Fault(is_omitted=True, is_stored=True),
+        Fault(request_code=13),
+    ]
+    server.add_table(bucket_count=3)
+    server.faults.extend(rng.choice([*faults, *[Fault()] * 10]) for _ in range(200))
+    options = {"writer__bucket__no_key_assigner": "round_robin", "writer__kv_backpressure__max_throttle_ms": 1}
+    with client_of(server, writer__retries=3, **options) as client:
+        writer = client.writer()
+        handles = []
+        for number in range(0, 1000, 10):
+            handles += write_batches(client, writer, 10, first=number)
+            if rng.random() < 0.3:
+                outcome_of(handles[-1])
+        outcomes = [outcome_of(handle) for handle in handles]
+        # When all is well again, nothing is left of it.
+        server.faults.clear()
+        assert [outcome_of(handle) for handle in write_batches(client, writer, 30, first=1000)] == [0] * 30
+    stored = [server.ids(bucket_id) for bucket_id in range(3)]
+    everything = [number for ids in stored for number in ids]
+    acknowledged = {number for number, code in enumerate(outcomes) if not code}
+    assert 0 < len(acknowledged) < 1000
+    assert len(everything) == len(set(everything)), f"seed {seed}"
+    assert acknowledged <= set(everything), f"seed {seed}"
+    assert all(ids == sorted(ids) for ids in stored), f"seed {seed}"
