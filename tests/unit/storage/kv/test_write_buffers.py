@@ -4,7 +4,6 @@ Real stores with a small limit."""
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -220,15 +219,8 @@ def test_when_no_thread_can_be_started_the_next_write_tries_again(monkeypatch: p
 def test_a_write_that_flushes_cannot_follow_waits_and_then_fails(tmp_path: Path) -> None:
     # There is no real sleep: a store with the smallest buffers is behind at once.
     pauses: list[float] = []
-    is_patient = False
-
-    def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if is_patient:
-            time.sleep(seconds)
-
     settings = KvStoreSettings(write_buffer_bytes=64 * 1024, stall_ms_max=20)
-    with open_store(tmp_path, KvResources(settings, sleep=sleep)) as store:
+    with open_store(tmp_path, KvResources(settings, sleep=pauses.append)) as store:
         keys = [b"%06d" % number for number in range(200)]
         offset = 0
 
@@ -247,8 +239,15 @@ def test_a_write_that_flushes_cannot_follow_waits_and_then_fails(tmp_path: Path)
         assert not store.has_failed
         # Nothing of the write that failed is there, and nothing of the others is lost.
         assert get_many(store, keys) == find(store, keys) == [b"%d %s" % (offset, ROW)] * 200
-        is_patient = True
-        store.flush()
+
+        def is_flushed() -> bool:
+            with suppress(FlussError):
+                store.flush()
+                return True
+            return False
+
+        # As soon as the disk has caught up.
+        eventually(is_flushed)
 
         def is_written() -> bool:
             with suppress(FlussError):
