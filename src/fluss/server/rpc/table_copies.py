@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeAlias
 
@@ -50,6 +51,8 @@ class SnapshotHandlers:
         self._snapshot_files = snapshot_files
         self._tokens = tokens
         self._clock = clock
+        # Held while a lease is changed: what it has must not change between the check of rights and the change.
+        self._lease_lock = asyncio.Lock()
 
     def readers(self) -> Mapping[ApiKey, Handler]:
         return {
@@ -138,10 +141,14 @@ class SnapshotHandlers:
             for snapshot in leased.bucket_snapshots:
                 bucket = TableBucket.new_with_partition(leased.table_id, partition_id(snapshot), snapshot.bucket_id)
                 wanted.append((bucket, snapshot.snapshot_id))
-        expires_ms = min(self._clock() + max(0, request.lease_duration_ms), INT64_MAX)
+        async with self._lease_lock:
+            # The new end is that of everything the lease has already.
+            await self._check_lease(context, request.lease_id)
+            expires_ms = min(self._clock() + max(0, request.lease_duration_ms), INT64_MAX)
+            missing = await self._kv_snapshots.acquire_lease(request.lease_id, expires_ms, wanted)
         response = pb.AcquireKvSnapshotLeaseResponse()
         tables: dict[int, pb.PbKvSnapshotLeaseForTable] = {}
-        for bucket, snapshot_id in await self._kv_snapshots.acquire_lease(request.lease_id, expires_ms, wanted):
+        for bucket, snapshot_id in missing:
             if bucket.table_id not in tables:
                 tables[bucket.table_id] = response.unavailable_snapshots.add(table_id=bucket.table_id)
             tables[bucket.table_id].bucket_snapshots.add(
@@ -158,16 +165,22 @@ class SnapshotHandlers:
             TableBucket.new_with_partition(bucket.table_id, partition_id(bucket), bucket.bucket_id)
             for bucket in request.buckets_to_release
         ]
-        await self._kv_snapshots.release_lease(request.lease_id, buckets)
+        async with self._lease_lock:
+            await self._kv_snapshots.release_lease(request.lease_id, buckets)
         return pb.ReleaseKvSnapshotLeaseResponse()
 
     async def _drop_lease(
         self, context: RequestContext, request: pb.DropKvSnapshotLeaseRequest
     ) -> pb.DropKvSnapshotLeaseResponse:
-        for table_id in await self._kv_snapshots.tables_of_lease(request.lease_id):
-            self._check_leasable(context, table_id)
-        await self._kv_snapshots.drop_lease(request.lease_id)
+        async with self._lease_lock:
+            await self._check_lease(context, request.lease_id)
+            await self._kv_snapshots.drop_lease(request.lease_id)
         return pb.DropKvSnapshotLeaseResponse()
+
+    async def _check_lease(self, context: RequestContext, lease_id: str) -> None:
+        """Refuse senders who may not read all tables that a lease has snapshots of. An unknown lease has none."""
+        for table_id in await self._kv_snapshots.tables_of_lease(lease_id):
+            self._check_leasable(context, table_id)
 
     def _check_leasable(self, context: RequestContext, table_id: int) -> None:
         check_table_id(self._authorizer, self._catalog, context, Operation.READ, table_id)

@@ -77,11 +77,12 @@ class WriterHandlers:
         producer = self._producers.get(request.producer_id)
         if producer is None or not self._is_shown(context, producer):
             return pb.GetProducerOffsetsResponse()
-        shown = [
-            (bucket, offset)
-            for bucket, offset in producer.offsets
-            if self._authorizer.allows(context, Operation.READ, resource_of_table_id(self._catalog, bucket.table_id))
-        ]
+        readable = {
+            table_id
+            for table_id in {bucket.table_id for bucket, _ in producer.offsets}
+            if self._authorizer.allows(context, Operation.READ, resource_of_table_id(self._catalog, table_id))
+        }
+        shown = [entry for entry in producer.offsets if entry[0].table_id in readable]
         return pb.GetProducerOffsetsResponse(
             producer_id=producer.producer_id,
             expiration_time=producer.expires_ms,

@@ -19,8 +19,9 @@ from fluss.protocol.convert import bucket_offsets
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import ANONYMOUS, Principal, UserTable
 from fluss.schema.acl import AclBinding, AclOperation, AclResource, AclResourceType
-from fluss.schema.table import TablePath
+from fluss.schema.table import TableBucket, TablePath
 from fluss.server.authorizer import CLUSTER, Authorizer, Operation, parse_super_users
+from fluss.server.model import KvSnapshotBucket, KvSnapshotEntry
 from tests.unit.server.coordinator.support import alter_request, create_request, descriptor, path, spec
 
 USERS = UserTable({user: f"{user}-secret" for user in ("admin", "alice", "bob")})
@@ -511,6 +512,43 @@ async def test_tokens_and_dropped_leases_need_no_right(make_cluster):
         alice = await _prepared(cluster)
         await cluster.ask(apis.GET_FILESYSTEM_SECURITY_TOKEN, pb.GetFileSystemSecurityTokenRequest(), channel=alice)
         await cluster.ask(apis.DROP_KV_SNAPSHOT_LEASE, pb.DropKvSnapshotLeaseRequest(lease_id="l"), channel=alice)
+
+
+async def test_a_lease_is_changed_only_with_the_right_to_read_all_it_has(make_cluster, clock):
+    async with make_cluster(**_secured()) as cluster:
+        alice, bob = await _prepared(cluster), await cluster.connect("bob")
+        snapshots = cluster.coordinator.store.kv_snapshots
+        other = await cluster.create("d.other", descriptor(primary_key=["id"]))
+        for table_id in (K, other.table_id):
+            bucket = TableBucket(table_id, 0)
+            await snapshots.begin([KvSnapshotBucket(bucket, "/r", "d")])
+            await snapshots.add(KvSnapshotEntry(bucket, 0, "/r", "d", 10, 1, 1, clock.now_ms))
+        _grant(cluster, Operation.READ, KV)
+        _grant(cluster, Operation.READ, AclResource.table(other.path), "User:bob")
+
+        def acquire(duration_ms: int, *leased: pb.PbKvSnapshotLeaseForTable) -> pb.AcquireKvSnapshotLeaseRequest:
+            return pb.AcquireKvSnapshotLeaseRequest(
+                lease_id="alices", lease_duration_ms=duration_ms, snapshots_to_lease=leased
+            )
+
+        async def leased_count(after_ms: int) -> int:
+            return (await snapshots.totals(clock.now_ms + after_ms)).leased_count
+
+        await cluster.ask(apis.ACQUIRE_KV_SNAPSHOT_LEASE, acquire(1000, LEASE), channel=alice)
+        of_bob = pb.PbKvSnapshotLeaseForTable(table_id=other.table_id, bucket_snapshots=LEASE.bucket_snapshots)
+        # Neither ended nor made longer: not by naming nothing, and not by naming what may be read.
+        for request in (acquire(0), acquire(9000), acquire(0, of_bob), acquire(9000, of_bob)):
+            assert await cluster.code(apis.ACQUIRE_KV_SNAPSHOT_LEASE, request, channel=bob) == 48
+        drop = pb.DropKvSnapshotLeaseRequest(lease_id="alices")
+        assert await cluster.code(apis.DROP_KV_SNAPSHOT_LEASE, drop, channel=bob) == 48
+        assert [await leased_count(after_ms) for after_ms in (999, 1000)] == [1, 0]
+        # Whoever may read all of it may look after it.
+        _grant(cluster, Operation.READ, KV, "User:bob")
+        await cluster.ask(apis.ACQUIRE_KV_SNAPSHOT_LEASE, acquire(5000, of_bob), channel=bob)
+        assert [await leased_count(after_ms) for after_ms in (4999, 5000)] == [2, 0]
+        assert await cluster.code(apis.ACQUIRE_KV_SNAPSHOT_LEASE, acquire(1000), channel=alice) == 48
+        await cluster.ask(apis.DROP_KV_SNAPSHOT_LEASE, drop, channel=bob)
+        assert await leased_count(0) == 0
 
 
 # Entries by request
