@@ -119,6 +119,27 @@ def test_an_export_has_what_is_in_fluss_and_what_is_in_the_lake(
     assert manifest["lake_snapshot"] is not None
 
 
+def test_rows_that_are_all_in_the_lake_are_counted_without_being_read(fs: FlussSpark, tables: Tables) -> None:
+    from tests.lake_tiering import tier
+
+    table = tables.create_log(ROWS, bucket_count=2, properties=LAKE)
+
+    def put(ids: range) -> None:
+        writer = table.new_append().create_writer()
+        writer.write_arrow(pa.table({"id": ids, "name": ["n"] * len(ids), "small": [1] * len(ids)}, ROWS))
+        wait_for(writer.flush())
+
+    put(range(100))
+    tier(table)
+    counted = fs.read(str(table.table_path)).groupBy().count()
+    assert counted.collect() == [(100,)]
+    assert "LocalTableScan" in plan_of(counted)
+    put(range(5))
+    counted = fs.read(str(table.table_path)).groupBy().count()
+    assert counted.collect() == [(105,)]
+    assert "LocalTableScan" not in plan_of(counted)
+
+
 def test_changed_rows_on_the_driver_are_those_of_the_source(
     fs: FlussSpark, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:

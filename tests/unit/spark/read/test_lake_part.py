@@ -98,7 +98,7 @@ def test_a_log_table_is_files_and_the_log_behind_them(tables: Tables) -> None:
     append(table, range(100, 150), "b")
     plan = Query(tables, table).plan()
     assert {split.kind for task in plan.tasks for split in task} == {"lake", "log"}
-    assert plan.row_count == 150
+    assert plan.row_count is None
     everything = Query(tables, table, scan__mode="fluss").read()
     assert Query(tables, table).read(plan) == everything == Query(tables, table).read_parts()
     # Another query of the same DataFrame reads the same rows, also if the lake has gone on meanwhile.
@@ -111,6 +111,14 @@ def test_a_log_table_is_files_and_the_log_behind_them(tables: Tables) -> None:
     limited.options = replace(limited.options, hinted_limit=5)
     assert sum(split.weight for task in limited.plan().tasks for split in task) >= 5
     assert len(limited.read()) >= 5
+    # Files tell how many rows they have, and offsets of a log do not.
+    assert limited.plan().row_count == 160
+    assert {split.kind for task in limited.plan().tasks for split in task} == {"lake"}
+    assert sum(split.weight for task in limited.plan().tasks for split in task) < 160
+    limited.options = replace(limited.options, hinted_limit=1000)
+    assert len(limited.read()) == 160
+    append(table, range(160, 165), "d")
+    assert len(limited.read()) == 165
 
 
 def test_a_key_table_is_files_merged_with_the_changes_behind_them(tables: Tables) -> None:
