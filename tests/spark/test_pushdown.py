@@ -153,13 +153,11 @@ def test_columns_conditions_limits_and_counts_reach_the_reader(fs: FlussSpark, o
     assert scanned(chosen).startswith("columns [id, day, price] where ")
     assert scanned(chosen).endswith("`day` = '2' AND `price` < 2.0")
     assert scanned(fs.read(orders).limit(3)) == "columns [id, day, price, note] limit 3"
-    # Known by the offsets of a log, while rows with a key have to be read: without any column.
-    counted = fs.read(orders).groupBy().count()
-    assert counted.collect() == [(200,)]
-    assert all("LocalTableScan" in scan for scan in scans(counted))
-    keyed = fs.read(f"{orders}_keyed").groupBy().count()
-    assert keyed.collect() == [(200,)]
-    assert scanned(keyed) == "columns []"
+    # Rows have to be read to be counted, but none of their columns.
+    for table in (orders, f"{orders}_keyed"):
+        counted = fs.read(table).groupBy().count()
+        assert counted.collect() == [(200,)]
+        assert scanned(counted) == "columns []"
     # Rows that are wanted as they are are not copied by a projection.
     assert physical(fs.read(orders)).startswith("BatchScan")
     assert physical(fs.read(orders).select("id", "note")).startswith("BatchScan")

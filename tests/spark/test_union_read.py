@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from fluss.client.bulk import wait_for
 from fluss.spark import FlussSpark
 from fluss.spark.read import native_lake
 from fluss.testing.cluster import ServerProcess
@@ -71,6 +75,69 @@ def test_tables_are_read_with_their_lake(
     # The second round deletes rows from the first files by their positions.
     tier(table)
     assert rows(fs.read(name)) == expected == rows(fs.read(name, mode="lake"))
+
+
+@pytest.mark.parametrize("keys", [(), ("id", "name")], ids=["log", "keys"])
+def test_an_export_has_what_is_in_fluss_and_what_is_in_the_lake(
+    fs: FlussSpark, tables: Tables, tmp_path: Path, keys: tuple[str, ...]
+) -> None:
+    from tests.lake_tiering import tier
+
+    table = tables.create(ROWS, keys, partition_keys=["name"], bucket_count=2, properties=LAKE)
+
+    def put(ids: range, name: str, small: int) -> None:
+        if keys:
+            upsert(table, [[number, name, small] for number in ids])
+            return
+        writer = table.new_append().create_writer()
+        writer.write_arrow(pa.table({"id": ids, "name": [name] * len(ids), "small": [small] * len(ids)}, ROWS))
+        wait_for(writer.flush())
+
+    for name in ("gone", "here", "new"):
+        wait_for(tables.admin.create_partition(table.table_path, {"name": name}))
+    for name in ("gone", "here"):
+        put(range(50), name, 1)
+    tier(table)
+    wait_for(tables.admin.drop_partition(table.table_path, {"name": "gone"}))
+    put(range(40, 60), "here", 2)
+    put(range(5), "new", 3)
+
+    def exported(name: str, **options: object) -> list[tuple]:
+        report = fs.export(str(table.table_path), str(tmp_path / name), **options)
+        found = pq.read_table(tmp_path / name, partitioning="hive").select(["id", "name", "small"]).to_pylist()
+        assert report.rows == len(found)
+        return sorted(tuple(map(row.get, ROWS.names)) for row in found)
+
+    everything = rows(fs.read(str(table.table_path)))
+    assert len(everything) == (115 if keys else 125)
+    assert exported("all") == everything
+    assert exported("some", filter="id >= 45 AND name <> 'new'") == [
+        row for row in everything if row[0] >= 45 and row[1] != "new"
+    ]
+    manifest = json.loads((tmp_path / "all" / "_SUCCESS").read_text())
+    assert {each["partition"] for each in manifest["log"]} == {"here", "new"}
+    assert manifest["lake_snapshot"] is not None
+
+
+def test_rows_that_are_all_in_the_lake_are_counted_without_being_read(fs: FlussSpark, tables: Tables) -> None:
+    from tests.lake_tiering import tier
+
+    table = tables.create_log(ROWS, bucket_count=2, properties=LAKE)
+
+    def put(ids: range) -> None:
+        writer = table.new_append().create_writer()
+        writer.write_arrow(pa.table({"id": ids, "name": ["n"] * len(ids), "small": [1] * len(ids)}, ROWS))
+        wait_for(writer.flush())
+
+    put(range(100))
+    tier(table)
+    counted = fs.read(str(table.table_path)).groupBy().count()
+    assert counted.collect() == [(100,)]
+    assert "LocalTableScan" in plan_of(counted)
+    put(range(5))
+    counted = fs.read(str(table.table_path)).groupBy().count()
+    assert counted.collect() == [(105,)]
+    assert "LocalTableScan" not in plan_of(counted)
 
 
 def test_changed_rows_on_the_driver_are_those_of_the_source(

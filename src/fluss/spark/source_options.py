@@ -356,7 +356,7 @@ SPARK_OPTIONS: Final = (
         "true",
         Use.READ,
         "Whether a read leaves out columns, batches, partitions and rows that Spark would leave out afterwards, and "
-        "answers count(*) of a log table by its offsets. The rows of a query are the same either way. Tables by name "
+        "answers count(*) of rows that are all in a lake. The rows of a query are the same either way. Tables by name "
         "take it from the session only, as spark.sql.fluss.scan.pushdown.",
     ),
     # Where a stream begins, and how much it takes at once

@@ -268,7 +268,8 @@ def drop(session: Session, table: str, if_exists: bool, yes: bool) -> None:
 def stats(session: Session, table: str) -> None:
     """Count the rows of a table, by bucket.
 
-    Without reading them. With partitions there is a line for each bucket of each.
+    Without reading them. With partitions there is a line for each bucket of each. Of a log table servers count offsets,
+    of which a few have no row: those that repeated exactly-once writes leave.
     """
     info = session.admin.get_table_info(table)
     names: dict[int | None, str] = {}

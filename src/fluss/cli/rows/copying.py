@@ -57,6 +57,8 @@ def copy(
     order, each in the same bucket, of a primary-key table its rows of now. An interrupted copy goes on when it is
     called again, and no row is lost or doubled. In the end both sides are read and compared. --offsets shows where
     readers go on that move with the table. Both ways: to an Apache Fluss cluster, and back.
+
+    A table of which something is only in its lake is refused; -o client.lake.read=off copies what Fluss has.
     """
     from fluss.spark.bulk.table_copy import copy_tables
 

@@ -238,7 +238,11 @@ class CatalogAdmin(AdminCalls):
         return schema_info(response)
 
     async def get_table_stats(self, table_path: TablePath | str, partition_name: str | None = None) -> TableStats:
-        """Count the rows of a table, or of one of its partitions, without reading them; codes 7, 36 and 37."""
+        """Count the rows of a table, or of one of its partitions, without reading them; codes 7, 36 and 37.
+
+        Servers count the offsets of a log table. A few of them have no row: those that writes leave which are repeated
+        exactly once, by Spark or with ``fluss load --resume``.
+        """
         name = None if partition_name is None else checked_text("partition_name", partition_name)
         return await self._run(self._table_stats(checked_path(table_path), name))
 

@@ -15,7 +15,15 @@ tables that a connection returned, and blocks the calling thread.
 
 from fluss.client.admin.tiering_calls import FinishedRound, HeartbeatAnswer, TieringAssignment, TieringCalls
 from fluss.client.bulk.counted_writer import CountedWriter
-from fluss.client.bulk.lake_reads import lake_rows_of, lake_snapshot_at, last_rows, rows_with_changes, union_plan_of
+from fluss.client.bulk.lake_reads import (
+    OnlyInLake,
+    lake_rows_of,
+    lake_snapshot_at,
+    last_rows,
+    only_in_lake_of,
+    rows_with_changes,
+    union_plan_of,
+)
 from fluss.client.bulk.last_changes import KeyChanges, LastChanges
 from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
 from fluss.client.bulk.rows_at import rows_at
@@ -61,6 +69,7 @@ __all__ = [
     "KeyChanges",
     "LastChanges",
     "LogRange",
+    "OnlyInLake",
     "PartitionSplitter",
     "RecordRun",
     "SequencedWriter",
@@ -84,6 +93,7 @@ __all__ = [
     "named_buckets_of",
     "new_writer_id",
     "offsets_of",
+    "only_in_lake_of",
     "partitions_and_dropped_of",
     "partitions_of",
     "read_ranges",

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 from fluss.client.bulk.ranges import LogRange, read_ranges, scan_columns
+from fluss.client.bulk.table_facts import offsets_of, partitions_and_dropped_of
 from fluss.client.fluss_table import FlussTable, context_of
 from fluss.client.kernel.decode import ScanColumns
 from fluss.client.scan.changed_rows import ChangedRows, chosen_columns
 from fluss.client.scan.changelog_fold import ChangelogFold
 from fluss.client.scan.union_plan import UnionPlan, has_lake, lake_catalog, lake_rows, lake_table, plan_union
 from fluss.errors import ErrorCode, FlussError
-from fluss.schema.table import PartitionSpec, TableInfo
+from fluss.row.arrow_arrays import narrowest_column
+from fluss.schema.offsets import OffsetSpec
+from fluss.schema.schema import shown_names
+from fluss.schema.table import PartitionSpec, TableBucket, TableInfo
 
 if TYPE_CHECKING:
     from fluss.filter.row_filter import RowFilter
@@ -38,6 +42,59 @@ def union_plan_of(
     wanted = _columns(context.info, columns, row_filter)
     planning = plan_union(context.cluster, context.runtime, context.info, wanted, partitions, is_cut=True)
     return context.runtime.run(planning)
+
+
+class OnlyInLake(NamedTuple):
+    """What the lake of a table has and Fluss has not (any more)."""
+
+    # Names of partitions that Fluss does not have.
+    partitions: Sequence[str] = ()
+    # And of those that were dropped and created again: the lake may have their rows of before.
+    recreated: Sequence[str] = ()
+    # Buckets of a log table whose oldest records Fluss does not have.
+    buckets: Sequence[TableBucket] = ()
+
+    def __str__(self) -> str:
+        names = [*self.partitions, *self.recreated]
+        if names:
+            return f"rows of the partition{'s' if len(names) > 1 else ''} {shown_names(names)}"
+        return "its oldest records"
+
+    def __bool__(self) -> bool:
+        return any(map(bool, self._asdict().values()))
+
+
+def only_in_lake_of(table: FlussTable) -> OnlyInLake:
+    """Look for what only the lake of a table has; nothing with ``client.lake.read`` = off.
+
+    Not every server tells which partitions were created again.
+    """
+    info = context_of(table).info
+    plan = union_plan_of(table, [narrowest_column(info.schema)])
+    if plan is None:
+        return OnlyInLake()
+    partitions = sorted("$".join(values) for values in plan.partitions if values not in plan.partition_ids)
+    recreated: list[str] = []
+    if info.is_partitioned():
+        dropped = {each.info.partition_name for each in partitions_and_dropped_of(table, 0)[1]}
+        recreated = sorted({"$".join(file.partition_values) for file in plan.files} & dropped - set(partitions))
+    if info.has_primary_key():
+        return OnlyInLake(partitions, recreated)
+    earliest = offsets_of(table, plan.latest, OffsetSpec.earliest())
+    buckets: dict[TableBucket, None] = {}
+    for file in plan.files:
+        bucket = plan.bucket_of(file)
+        if bucket is not None and _first_offset(plan.lake, file) < earliest[bucket]:
+            buckets[bucket] = None
+    return OnlyInLake(partitions, recreated, list(buckets))
+
+
+def _first_offset(lake: LakeRows, file: LakeFile) -> int:
+    """Return the lowest offset of the records in a file: 0 if the file does not tell."""
+    from fluss.lake.schema_mapping import OFFSET_COLUMN
+
+    bounds = lake.number_bounds(file, OFFSET_COLUMN)
+    return 0 if bounds is None else bounds[0]
 
 
 def lake_rows_of(

@@ -38,7 +38,8 @@ def copy(
     was when ``copy`` is called again, and no row is lost or doubled; a table that is complete is not copied again. What
     it takes to know that is kept with the target, in the custom property ``bulk.copy.state``. Until a copy is complete
     no other program may write to the target. In the end both are read and compared, bucket by bucket, unless ``verify``
-    is False. A difference is a FlussError.
+    is False. A difference is a FlussError. So is a table of which only the lake has something, before its target is
+    made: rows are copied from Fluss. With ``client.lake.read`` = off what Fluss has is copied, whatever the lake has.
     """
     refuse_speculation(fs.spark)
     source_settings = client_settings(fs.options)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -41,6 +41,9 @@ from fluss.spark.query_options import (
 from fluss.spark.read.planner import Split, TablePlan, Task, plan_batch
 from fluss.spark.read.split_rows import split_rows
 from fluss.spark.source_options import Use
+
+if TYPE_CHECKING:
+    from fluss.lake.fluss_rows import LakeRows
 
 _TASKS_MAX: Final = 10_000
 MANIFEST_NAME: Final = "_SUCCESS"
@@ -83,11 +86,13 @@ def export(
 ) -> ExportReport:
     """Write the rows that a table has now to a directory of Parquet files.
 
-    Of a primary-key table these are its current rows. Partitions become directories, such as ``day=2026-01-01``, and
-    the files in them leave these columns out. ``_SUCCESS`` says what there is, and that it is complete. A target that
-    is not empty is refused, unless ``overwrite`` says that an export in it is to be replaced; that stays until the new
-    files are complete. ``path`` may be an address, such as ``s3://bucket/orders``; all executors must be able to write
-    there. ``filter`` is a condition as for reads; ``file_bytes`` is meant before compression.
+    Of a primary-key table these are its current rows. What only the lake has of a table is among them, as in other
+    reads; the option ``scan.mode`` of ``fs`` chooses otherwise. Partitions become directories, such as
+    ``day=2026-01-01``, and the files in them leave these columns out. ``_SUCCESS`` says what there is, and that it is
+    complete. A target that is not empty is refused, unless ``overwrite`` says that an export in it is to be replaced;
+    that stays until the new files are complete. ``path`` may be an address, such as ``s3://bucket/orders``; all
+    executors must be able to write there. ``filter`` is a condition as for reads; ``file_bytes`` is meant before
+    compression.
     """
     started_s = time.monotonic()
     layout = ParquetLayout(compression, row_group_rows, file_bytes)
@@ -111,7 +116,7 @@ def export(
     work = _ExportWork.of(options, source.get_table_info(), target, layout)
     plan = _planned(source, options, work.columns, context_of(fs.spark).defaultParallelism)
     with target:
-        results = _run(fs, work, plan, listener_of(progress))
+        results = _run(fs, replace(work, lake=plan.lake), plan, listener_of(progress))
         files = [file for result in results for file in result.files]
         if not files and not source.get_table_info().is_partitioned():
             files = work.empty_file()
@@ -156,7 +161,7 @@ def _run(fs: FlussOnSpark, work: _ExportWork, plan: TablePlan, listener: Listene
 
 def _manifest(info: TableInfo, plan: TablePlan, files: Sequence[WrittenFile], layout: ParquetLayout) -> dict[str, Any]:
     ranges: dict[tuple[str | None, int], tuple[int, int]] = {}
-    for split in (split for task in plan.tasks for split in task):
+    for split in (split for task in plan.tasks for split in task if split.kind != "lake"):
         key = split.partition_name, split.bucket_id
         start, stop = ranges.get(key, (split.start, split.stop))
         ranges[key] = min(start, split.start), max(stop, split.stop)
@@ -173,6 +178,7 @@ def _manifest(info: TableInfo, plan: TablePlan, files: Sequence[WrittenFile], la
             {"partition": partition, "bucket": bucket, "start": start, "stop": stop}
             for (partition, bucket), (start, stop) in ranges.items()
         ],
+        "lake_snapshot": None if plan.snapshot.lake is None else plan.snapshot.lake.snapshot_id,
     }
 
 
@@ -198,6 +204,8 @@ class _ExportWork:
     directory: str
     """Where files that are not finished are."""
     layout: ParquetLayout
+    lake: LakeRows | None = None
+    """Reads files of the lake, if there are some among the parts."""
 
     @classmethod
     def of(cls, options: ReadOptions, info: TableInfo, target: ExportTarget, layout: ParquetLayout) -> _ExportWork:
@@ -240,10 +248,10 @@ class _ExportWork:
         """Return a function that reads a part, and returns the rows for which the filter holds."""
         row_filter = self.options.row_filter(table.get_table_info().schema)
         if row_filter is None:
-            return lambda split: split_rows(table, split, self.columns)
+            return lambda split: split_rows(table, split, self.columns, lake=self.lake)
         columns = [*self.columns, *sorted(row_filter.columns - set(self.columns))]
         predicate = row_filter.predicate()
-        return lambda split: map(row_filter.filter, split_rows(table, split, columns, predicate))
+        return lambda split: map(row_filter.filter, split_rows(table, split, columns, predicate, self.lake))
 
     def _output(self, directory: str, place: str, number: int) -> ParquetOutput:
         job = self.directory.rpartition(TEMPORARY_PREFIX)[2]

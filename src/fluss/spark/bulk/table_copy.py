@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, TypeVar
 
 from fluss import FlussTable
-from fluss.client.bulk import named_buckets_of, new_writer_id, offsets_of, partitions_of, row_counts_of, wait_for
+from fluss.client.bulk import (
+    named_buckets_of,
+    new_writer_id,
+    offsets_of,
+    only_in_lake_of,
+    partitions_of,
+    row_counts_of,
+    wait_for,
+)
 from fluss.errors import ErrorCode, FlussError
 from fluss.row.arrow_arrays import estimated_row_bytes
 from fluss.schema.descriptor import TableDescriptor
@@ -94,6 +102,9 @@ def copy_tables(
         for source_path, target_path in pairs
     ]
     _prepare_databases(source_settings, target_settings, pairs)
+    for each in copies:
+        # Refused before the first table is copied.
+        each.check()
     reports = tuple(each.run() for each in copies)
     return CopyReport(reports, time.monotonic() - started_s)
 
@@ -150,11 +161,17 @@ class TableCopy:
     listener: Listener
     clock: Callable[[], float] = time.time
 
+    def check(self) -> None:
+        """Refuse a table that would be copied in part, unless it is copied already, or on its way."""
+        source = await_table(self.source_settings, self.source_path)
+        check_can_be_copied(source.get_table_info())
+        if self._found(source) is None:
+            check_all_in_fluss(source)
+
     def run(self) -> TableCopyReport:
         """Copy what is not there yet: of the rows that the source had when the copy began."""
         started_s = time.monotonic()
         source = await_table(self.source_settings, self.source_path)
-        check_can_be_copied(source.get_table_info())
         target, state = self._prepared(source)
         partition_count = len(state.ranges) if source.get_table_info().is_partitioned() else 0
         if state.rows_finished is not None:
@@ -317,6 +334,17 @@ def check_can_be_copied(info: TableInfo) -> None:
         raise FlussError(
             f"{info.table_path} numbers its rows itself, in column '{numbered[0]}', and a copy would get other "
             "numbers; export it instead"
+        )
+
+
+def check_all_in_fluss(source: FlussTable) -> None:
+    """Refuse a table of which something is in its lake only: rows are copied from Fluss."""
+    missing = only_in_lake_of(source)
+    if missing:
+        raise FlussError(
+            f"{source.table_path} has {missing} in its lake only, and a copy takes what Fluss has; set "
+            "'client.lake.read' to off to copy that and no more, or export the table, which takes all rows, and load "
+            "the files"
         )
 
 

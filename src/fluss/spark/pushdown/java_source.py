@@ -302,7 +302,7 @@ class Columns {
   }
 }
 
-/** A number that is known without reading: of the rows of a log, by its offsets. */
+/** A number that is known without reading: of the rows in files of a lake. */
 class CountScan implements LocalScan {
   final long count;
   CountScan(long count) { this.count = count; }
@@ -310,7 +310,7 @@ class CountScan implements LocalScan {
   public InternalRow[] rows() {
     return new InternalRow[] {new GenericInternalRow(new Object[] {Long.valueOf(count)})};
   }
-  public String description() { return "rows of a log, by its offsets"; }
+  public String description() { return "rows of a lake, by its files"; }
 }
 
 /** A scan that asks Python for its plan when Spark wants to know its partitions. */

@@ -209,8 +209,9 @@ def plan_batch(
         splits = [split for split in splits if split.bucket(info.table_id) not in with_files]
     row_count = None
     if view == "log" and options.returns_every_row:
-        if not any(file.has_deletes for split in whole for file in split.files):
-            row_count = sum(split.weight for split in (*splits, *whole))
+        # How many rows a log has is not known: batches without rows, as exactly-once writes leave them, have offsets.
+        if not splits and not any(file.has_deletes for split in whole for file in split.files):
+            row_count = sum(split.weight for split in whole)
         if options.hinted_limit is not None:
             splits, whole = _first_rows(splits, whole, options.hinted_limit)
     may_split = view in ("log", "changelog", "binlog")
@@ -229,22 +230,16 @@ def plan_batch(
     return TablePlan(info.table_id, view, tuple(tasks), snapshot, row_count, lake)
 
 
-def _first_rows(splits: Sequence[Split], files: Sequence[Split], limit: int) -> tuple[list[Split], list[Split]]:
-    """Return as much of parts of logs as has so many rows, and files for what is missing then."""
+def _first_rows(logs: list[Split], files: Sequence[Split], limit: int) -> tuple[list[Split], list[Split]]:
+    """Return files that have so many rows, and logs as they are if that are all files: their rows are not known."""
     kept: list[Split] = []
-    for split in splits:
-        if limit <= 0:
-            break
-        kept.append(replace(split, stop=min(split.stop, split.start + limit)))
-        limit -= kept[-1].weight
-    whole: list[Split] = []
     for split in files:
         if limit <= 0:
             break
-        whole.append(split)
+        kept.append(split)
         # How many rows are deleted from a file is not known.
         limit -= 0 if any(file.has_deletes for file in split.files) else split.weight
-    return kept, whole
+    return logs if limit > 0 else [], kept
 
 
 # Pruning

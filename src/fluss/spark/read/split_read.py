@@ -27,7 +27,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +66,7 @@ from fluss.spark.type_mapping import AFTER, BEFORE, CHANGE_TYPE, COMMIT_TIMESTAM
 if TYPE_CHECKING:
     from fluss.filter.row_filter import RowFilter
     from fluss.lake.fluss_rows import LakeRows
+    from fluss.lake.scans import LakeFile
 
 
 _CHANGE_COLUMNS: Final = (CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP)
@@ -269,17 +270,24 @@ class _TaskRead:
     # Parts
 
     def _rows(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
+        files: list[LakeFile] = []
+        logs: list[Split] = []
         for split in splits:
-            if split.kind == "rows":
-                yield from map(self._as_inserts, self._rows_at(split))
-            elif split.kind == "merged":
-                yield from self._merged(split)
-        files = [file for split in splits if split.kind == "lake" for file in split.files]
+            match split.kind:
+                case "rows":
+                    yield from map(self._as_inserts, self._rows_at(split))
+                case "merged":
+                    yield from self._merged(split)
+                case "lake":
+                    files += split.files
+                case "log":
+                    logs.append(split)
+                case _:
+                    assert_never(split.kind)
         if files:
             assert self._lake is not None, "it comes with the files"
             for batch in self._lake.batches(files):
                 yield batch.select(self._columns)
-        logs = [split for split in splits if split.kind == "log"]
         match self._view:
             case "binlog":
                 yield from self._events(logs)

@@ -18,6 +18,7 @@ from fluss.spark.query_options import read_options
 from fluss.spark.read.planner import TablePlan, plan_batch
 from fluss.spark.read.snapshot import Snapshot
 from fluss.spark.read.split_read import SplitRead, table_columns, table_filter, view_filter
+from fluss.spark.read.split_rows import split_rows
 from fluss.spark.type_mapping import view_schema
 from tests.integration.keyed_tables import Tables, delete, tables_of, upsert
 
@@ -71,6 +72,18 @@ class Query:
                 rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
         return sorted(rows)
 
+    def read_parts(self) -> list[tuple[Any, ...]]:
+        """Read part by part, as jobs do that work with the rows themselves."""
+        plan = self.plan()
+        row_filter = view_filter(self.options, self.info, plan.view)
+        columns = table_columns(self.schema, plan.view, row_filter, self.info)
+        rows: list[tuple[Any, ...]] = []
+        for split in (split for task in plan.tasks for split in task):
+            for batch in split_rows(self.table, split, columns, lake=plan.lake):
+                kept = batch if row_filter is None else row_filter.filter(batch)
+                rows += zip(*(kept.column(name).to_pylist() for name in self.schema.names), strict=True)
+        return sorted(rows)
+
 
 def append(table: fluss.FlussTable, numbers: range, name: str) -> None:
     writer = table.new_append().create_writer()
@@ -85,9 +98,9 @@ def test_a_log_table_is_files_and_the_log_behind_them(tables: Tables) -> None:
     append(table, range(100, 150), "b")
     plan = Query(tables, table).plan()
     assert {split.kind for task in plan.tasks for split in task} == {"lake", "log"}
-    assert plan.row_count == 150
+    assert plan.row_count is None
     everything = Query(tables, table, scan__mode="fluss").read()
-    assert Query(tables, table).read(plan) == everything
+    assert Query(tables, table).read(plan) == everything == Query(tables, table).read_parts()
     # Another query of the same DataFrame reads the same rows, also if the lake has gone on meanwhile.
     append(table, range(150, 160), "c")
     tier(table)
@@ -98,6 +111,14 @@ def test_a_log_table_is_files_and_the_log_behind_them(tables: Tables) -> None:
     limited.options = replace(limited.options, hinted_limit=5)
     assert sum(split.weight for task in limited.plan().tasks for split in task) >= 5
     assert len(limited.read()) >= 5
+    # Files tell how many rows they have, and offsets of a log do not.
+    assert limited.plan().row_count == 160
+    assert {split.kind for task in limited.plan().tasks for split in task} == {"lake"}
+    assert sum(split.weight for task in limited.plan().tasks for split in task) < 160
+    limited.options = replace(limited.options, hinted_limit=1000)
+    assert len(limited.read()) == 160
+    append(table, range(160, 165), "d")
+    assert len(limited.read()) == 165
 
 
 def test_a_key_table_is_files_merged_with_the_changes_behind_them(tables: Tables) -> None:
@@ -111,7 +132,8 @@ def test_a_key_table_is_files_merged_with_the_changes_behind_them(tables: Tables
         plan = Query(tables, table).plan()
         assert Query(tables, table).read(plan) == Query(tables, table, scan__mode="fluss").read()
         for options in ({"scan__columns": "name"}, {"scan__filter": "name <> 'r0'"}, {"scan__filter": "id = 7"}):
-            assert Query(tables, table, **options).read() == Query(tables, table, scan__mode="fluss", **options).read()
+            query = Query(tables, table, **options)
+            assert query.read() == Query(tables, table, scan__mode="fluss", **options).read() == query.read_parts()
     assert "merged" in {split.kind for task in plan.tasks for split in task}
 
 
@@ -157,3 +179,18 @@ def test_partitions_that_fluss_has_dropped_are_read_from_the_lake(tables: Tables
         with pytest.raises(FlussError) as caught:
             Query(tables, table, view, scan__partitions="name=never").read()
         assert caught.value.error_code == 36
+
+
+def test_a_part_of_another_kind_is_not_read_as_something_else(tables: Tables) -> None:
+    table = tables.create_log(ROWS, bucket_count=1, properties=LAKE)
+    append(table, range(10), "a")
+    ((split,),) = Query(tables, table).plan().tasks
+    unknown = replace(split, kind="of tomorrow")  # type: ignore[arg-type] # this is the point
+    with pytest.raises(AssertionError, match="of tomorrow"):
+        list(split_rows(table, unknown))
+    query = Query(tables, table)
+    with pytest.raises(AssertionError, match="of tomorrow"):
+        query.read(replace(query.plan(), tasks=((unknown,),)))
+    without_lake = replace(split, kind="lake")
+    with pytest.raises(AssertionError, match="comes with the files"):
+        list(split_rows(table, without_lake))
