@@ -15,9 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from fluss import blocking
+from fluss.cli.kernel.exits import CommandError
 from fluss.cli.kernel.session import Session
+from fluss.cli.rows.row_reading import FileReader, Rejected
 from fluss.embedded import EmbeddedServer
 from fluss.errors import RequestTimeoutError
+from fluss.file_formats import FileFormat
+from fluss.schema.schema import Schema
 from fluss.testing.waiting import eventually
 from tests.cli.runner import FlussCommand
 
@@ -201,6 +205,58 @@ def test_a_load_that_is_interrupted_does_not_wait_for_a_server_that_has_stopped(
         finally:
             os.kill(server.process_id, signal.SIGCONT)
     assert ended.code == 130, ended.err
+
+
+# CSV whose rows are not its lines
+
+
+def test_texts_of_several_lines_need_to_be_said(fluss: FlussCommand, fluss_database: str) -> None:
+    """Blocks of a file end with a line: one that ends inside of a text would make two rows of one."""
+    table = f"{fluss_database}.notes"
+    fluss("table", "create", table, "-c", "name STRING", "-c", "note STRING")
+    rows = [(f"user-{number}", f"line one {number:050}\nline, two") for number in range(60_000)]
+    (fluss.home / "notes.csv").write_text("name,note\n" + "".join(f'{name},"{note}"\n' for name, note in rows))
+    refused = fluss.run("load", "notes.csv", table, "--rejects", "bad")
+    assert (refused.code, "notes.csv, line 2" in refused.err, "--multiline" in refused.err) == (6, True, True)
+    assert (fluss.home / "bad").read_text() == ""
+    fluss("load", "notes.csv", table, "--multiline")
+    found = fluss("dump", table, "-", "--file-format", "json").rows
+    assert sorted(tuple(row.values()) for row in found) == sorted(rows)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        pytest.param(b'name,note\n\nx,y\nx,"y\nz"\n', 4, id="in the middle"),
+        pytest.param(b'name,note\nx,y\nx,"y\n', 3, id="without an end"),
+        pytest.param(b'name,note\nx,y\n"x\n', 3, id="without an end, and too few values"),
+        pytest.param(b'name,note\nx,y\nx,y,"z\n', 3, id="without an end, and too many values"),
+        pytest.param(b"name,note\rx,y\r", 1, id="line ends of an old kind"),
+        pytest.param(b"name,note\nx,y\rx,y\n", 2, id="two kinds of line ends"),
+        # The only text of two lines is where a block ends.
+        pytest.param(b"name,note\n" + b"x,y\n" * (2**20 - 4) + b'x,"y\ny"\nx,y\n', 2**20 - 2, id="between blocks"),
+    ],
+)
+def test_a_row_that_is_no_line_is_refused_with_its_place(tmp_path: Path, content: bytes, line: int) -> None:
+    (tmp_path / "notes.csv").write_bytes(content)
+    reader = FileReader(Schema(pa.schema([("name", pa.string()), ("note", pa.string())])))
+    rejected: list[Rejected] = []
+    with pytest.raises(CommandError, match=f"notes.csv, line {line}: .*--multiline"):
+        for _ in reader.read(str(tmp_path / "notes.csv"), FileFormat.CSV, rejected.append):
+            pass
+    assert not rejected
+
+
+def test_lines_that_look_odd_are_rows_all_the_same(tmp_path: Path) -> None:
+    content = b'"name"\r\n\r\n"a ""b"""\r\n  \r\nc" d\r\n\n""\r\n1,2\r\n"e\rf"\n\n'
+    (tmp_path / "names.csv").write_bytes(content)
+    reader = FileReader(Schema(pa.schema([("name", pa.string())])))
+    rejected: list[Rejected] = []
+    (batch,) = reader.read(str(tmp_path / "names.csv"), FileFormat.CSV, rejected.append)
+    assert batch.rows.to_pydict() == {"name": ['a "b"', "  ", 'c" d', "", "e\rf"]}
+    places = [batch.place(number).partition(", ")[2] for number in range(5)]
+    assert places == ["line 3", "line 4", "line 5", "line 7", "line 9"]
+    assert [each.place.partition(", ")[2] for each in rejected] == ["line 8"]
 
 
 # Values and files as they should not be
