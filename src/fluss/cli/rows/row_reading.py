@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from fluss.cli.kernel.exits import CommandError, Exit
@@ -426,6 +427,9 @@ class _JsonLines:
             )
         except pa.ArrowException:
             # Something is wrong in it: which line is found one by one.
+            return None
+        if any(pat.is_floating(column.type) and pc.any(pc.is_inf(column)).as_py() for column in table.columns):
+            # A number that is too large.
             return None
         batches = table.combine_chunks().to_batches()
         return batches[0] if len(batches) == 1 else None
