@@ -15,9 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from fluss import blocking
+from fluss.cli.kernel.exits import CommandError
 from fluss.cli.kernel.session import Session
+from fluss.cli.rows.row_reading import FileReader, Rejected
 from fluss.embedded import EmbeddedServer
 from fluss.errors import RequestTimeoutError
+from fluss.file_formats import FileFormat
+from fluss.schema.schema import Schema
 from fluss.testing.waiting import eventually
 from tests.cli.runner import FlussCommand
 
@@ -203,6 +207,83 @@ def test_a_load_that_is_interrupted_does_not_wait_for_a_server_that_has_stopped(
     assert ended.code == 130, ended.err
 
 
+# CSV whose rows are not its lines
+
+
+def test_texts_of_several_lines_need_to_be_said(fluss: FlussCommand, fluss_database: str) -> None:
+    """Blocks of a file end with a line: one that ends inside of a text would make two rows of one."""
+    table = f"{fluss_database}.notes"
+    fluss("table", "create", table, "-c", "name STRING", "-c", "note STRING")
+    rows = [(f"user-{number}", f"line one {number:050}\nline, two") for number in range(60_000)]
+    (fluss.home / "notes.csv").write_text("name,note\n" + "".join(f'{name},"{note}"\n' for name, note in rows))
+    refused = fluss.run("load", "notes.csv", table, "--rejects", "bad")
+    assert (refused.code, "notes.csv, line 2" in refused.err, "--multiline" in refused.err) == (6, True, True)
+    assert (fluss.home / "bad").read_text() == ""
+    fluss("load", "notes.csv", table, "--multiline")
+    found = fluss("dump", table, "-", "--file-format", "json").rows
+    assert sorted(tuple(row.values()) for row in found) == sorted(rows)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        pytest.param(b'name,note\n\nx,y\nx,"y\nz"\n', 4, id="in the middle"),
+        pytest.param(b'name,note\nx,y\nx,"y\n', 3, id="without an end"),
+        pytest.param(b'name,note\nx,y\n"x\n', 3, id="without an end, and too few values"),
+        pytest.param(b'name,note\nx,y\nx,y,"z\n', 3, id="without an end, and too many values"),
+        pytest.param(b"name,note\rx,y\r", 1, id="line ends of an old kind"),
+        pytest.param(b"name,note\nx,y\rx,y\n", 2, id="two kinds of line ends"),
+        # The only text of two lines is where a block ends.
+        pytest.param(b"name,note\n" + b"x,y\n" * (2**20 - 4) + b'x,"y\ny"\nx,y\n', 2**20 - 2, id="between blocks"),
+    ],
+)
+def test_a_row_that_is_no_line_is_refused_with_its_place(tmp_path: Path, content: bytes, line: int) -> None:
+    (tmp_path / "notes.csv").write_bytes(content)
+    reader = FileReader(Schema(pa.schema([("name", pa.string()), ("note", pa.string())])))
+    rejected: list[Rejected] = []
+    with pytest.raises(CommandError, match=f"notes.csv, line {line}: .*--multiline"):
+        for _ in reader.read(str(tmp_path / "notes.csv"), FileFormat.CSV, rejected.append):
+            pass
+    assert not rejected
+
+
+def test_lines_that_look_odd_are_rows_all_the_same(tmp_path: Path) -> None:
+    content = b'"name"\r\n\r\n"a ""b"""\r\n  \r\nc" d\r\n\n""\r\n1,2\r\n"e\rf"\n\n'
+    (tmp_path / "names.csv").write_bytes(content)
+    reader = FileReader(Schema(pa.schema([("name", pa.string())])))
+    rejected: list[Rejected] = []
+    (batch,) = reader.read(str(tmp_path / "names.csv"), FileFormat.CSV, rejected.append)
+    assert batch.rows.to_pydict() == {"name": ['a "b"', "  ", 'c" d', "", "e\rf"]}
+    places = [batch.place(number).partition(", ")[2] for number in range(5)]
+    assert places == ["line 3", "line 4", "line 5", "line 7", "line 9"]
+    assert [each.place.partition(", ")[2] for each in rejected] == ["line 8"]
+
+
+def test_a_single_column_with_nulls_does_not_become_csv(fluss: FlussCommand, fluss_database: str) -> None:
+    """A line of it would be empty, which means no row; of two quotes it would be an empty text."""
+    table, copy = f"{fluss_database}.names", f"{fluss_database}.copy"
+    for name in (table, copy):
+        fluss("table", "create", name, "-c", "id INT", "-c", "name STRING", "-c", "clock TIME(3)")
+    fluss("append", table, text='{"id": 1, "name": ""}\n{"id": 2}\n')
+    for column in ("name", "clock"):
+        refused = fluss.run("dump", table, "out.csv", "--columns", column)
+        assert (refused.code, "JSON lines" in refused.err) == (6, True)
+    query = f"SELECT name FROM {table}"
+    assert "JSON lines" in fluss.run("sql", query, "--output", "out.csv").err
+    assert not list(fluss.home.glob("out.csv*"))
+    assert sorted(fluss("sql", query, "-f", "csv").lines) == ["", '""', "name"]
+    fluss("dump", table, "ids.csv", "--columns", "id")
+    fluss("dump", table, "names.csv", "--columns", "name", "--filter", "id = 1")
+    fluss("dump", table, "names.jsonl", "--columns", "name")
+    fluss("dump", table, "both.csv", "--columns", "name,clock")
+    fluss("load", "ids.csv", "names.csv", "names.jsonl", "both.csv", copy)
+    found = [tuple(row.values()) for row in fluss("tail", copy, "--format", "json").rows]
+    names = [("", None), (None, None)]
+    assert sorted(found, key=repr) == sorted(
+        [(1, None, None), (2, None, None), (None, "", None), *((None, *each) for each in names * 2)], key=repr
+    )
+
+
 # Values and files as they should not be
 
 
@@ -258,6 +339,9 @@ def test_every_value_comes_back_from_a_file(fluss: FlussCommand, fluss_database:
         fluss("table", "create", f"{fluss_database}.like", "--from", file)
 
 
+MORE = ("-c", "clock TIME(3)", "-c", "short FLOAT", "-c", "long DOUBLE", "-c", "list ARRAY<FLOAT>")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
@@ -266,6 +350,15 @@ def test_every_value_comes_back_from_a_file(fluss: FlussCommand, fluss_database:
         ("half.json", b'{"id": 1, "city": "\\ud800"}\n', "line 1: column 'city'"),
         ("nan.json", b'{"id": NaN}\n', "line 1: column 'id'"),
         ("huge.json", b'{"id": 1e999999999}\n', "line 1: column 'id'"),
+        ("short.json", b'{"short": 3.4e38}\n{"short": 1e39}\n', "line 2: column 'short' is float"),
+        ("long.json", b'{"long": -1e400}\n', "beyond the range of 64-bit floats"),
+        ("whole.json", b'{"long": 1' + b"0" * 400 + b"}\n", "beyond the range of 64-bit floats"),
+        ("text.json", b'{"long": "1e400"}\n', "beyond the range of 64-bit floats"),
+        ("text.csv", b"long\n1e400\n", "beyond the range of 64-bit floats"),
+        ("inside.json", b'{"list": [0.5, 1e39]}\n', "beyond the range of 32-bit floats"),
+        ("inside.csv", b'list\n"[0.5, 1e39]"\n', "beyond the range of 32-bit floats"),
+        ("clock.json", b'{"clock": "12:30:00+02:00"}\n', "line 1: column 'clock' is time(3)"),
+        ("clock.csv", b"clock\n12:30:00Z\n", "line 2: '12:30:00Z' in column 'clock'"),
         ("fine.json", b'{"at": "2026-01-31T12:30:00.1234567"}\n', "more digits of a second"),
         ("empty.parquet", b"", "cannot be read as parquet"),
         ("damaged.arrow", b"\x12\x34\xff\xff\xff\xff" * 100, "cannot be read as arrow"),
@@ -277,7 +370,7 @@ def test_what_cannot_be_read_is_told_with_its_file(
     fluss: FlussCommand, fluss_database: str, name: str, content: bytes, says: str
 ) -> None:
     table = f"{fluss_database}.trips"
-    fluss("table", "create", table, "-c", "id BIGINT", "-c", "city STRING", "-c", "at TIMESTAMP(6)")
+    fluss("table", "create", table, "-c", "id BIGINT", "-c", "city STRING", "-c", "at TIMESTAMP(6)", *MORE)
     (fluss.home / name).write_bytes(content)
     refused = fluss.run("load", name, table)
     assert (refused.code, name in refused.err, says in refused.err) == (6, True, True), refused.err

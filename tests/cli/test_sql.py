@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fluss import TableDescriptor
+from fluss import FlussConnection, TableDescriptor
 from fluss.cli.sql.key_queries import keys_of, syntax_tree, tables_of
+from fluss.client.bulk import wait_for
+from fluss.embedded import EmbeddedServer
 from fluss.schema.schema import Schema
 from fluss.schema.table import TableInfo, TablePath
 from tests.cli.runner import FlussCommand
@@ -156,6 +158,15 @@ INFO = TableInfo._create(
         ("SELECT * FROM d.t x JOIN d.t y USING (a) WHERE x.a = 1 AND x.b = 'x'", None),
         ("WITH t AS (SELECT 1 AS a, 'x' AS b) SELECT * FROM t WHERE a = 1 AND b = 'x'", None),
         ("SELECT * FROM d.t WHERE a = NULL AND b = 'x'", None),
+        ("SELECT (SELECT count(*) FROM d.t) FROM d.t WHERE a = 1 AND b = 'x'", None),
+        ("SELECT * FROM d.t WHERE a = 1 AND b = 'x' AND c < (SELECT avg(c) FROM d.t)", None),
+        ("SELECT * FROM d.t WHERE a = 1 AND b = 'x' AND EXISTS (FROM d.t AS other WHERE other.a = 2)", None),
+        ("SELECT (SELECT count(*) FROM query_table('d.t')) FROM d.t WHERE a = 1 AND b = 'x'", None),
+        ("SELECT * FROM d.t WHERE a = 1 AND b = 'x' UNION ALL FROM d.t", None),
+        ("WITH q AS (FROM d.t) SELECT * FROM d.t WHERE a = 1 AND b = 'x' AND c IN (SELECT c FROM q)", None),
+        ("SELECT * FROM d.t AS q(c, b, a) WHERE a = 1 AND b = 'x'", None),
+        ("SELECT * FROM d.t TABLESAMPLE reservoir(1 ROWS) WHERE a = 1 AND b = 'x'", None),
+        ("SELECT * FROM d.t WHERE a = 1 AND b = 'x' USING SAMPLE 1 ROWS", None),
     ],
 )
 def test_a_query_by_the_whole_key_is_known_as_one(query: str, keys: list[tuple[object, ...]] | None) -> None:
@@ -170,6 +181,36 @@ def test_rows_by_key_are_those_that_a_scan_finds(fluss: FlussCommand, trips: str
     by_key = fluss("sql", f"SELECT * FROM {trips} WHERE id IN (1, 3, 99) AND km > 2", "-f", "json").rows
     scanned = fluss("sql", f"SELECT * FROM {trips} WHERE id + 0 IN (1, 3, 99) AND km > 2", "-f", "json").rows
     assert by_key == scanned == [{"id": 1, "city": "Bonn", "km": 3.5}]
+
+
+def test_a_query_inside_of_one_by_key_sees_the_whole_table(fluss: FlussCommand, trips: str) -> None:
+    query = f"SELECT id, (SELECT count(*) FROM {trips}) AS n FROM {trips} WHERE id = 1"
+    assert fluss("sql", query, "-f", "json").rows == [{"id": 1, "n": 3}]
+
+
+def test_rows_by_key_are_found_that_only_the_lake_has(fluss: FlussCommand) -> None:
+    pytest.importorskip("pyiceberg")
+    from tests.lake_tiering import tier
+
+    lake = {"datalake.format": "iceberg", "datalake.iceberg.warehouse": str(fluss.home / "warehouse")}
+    with EmbeddedServer({"durability": "os", **lake}) as server:
+        fluss.environment = {"FLUSS_BOOTSTRAP_SERVERS": server.bootstrap_servers}
+        columns = ("-c", "day STRING NOT NULL", "-c", "id INT NOT NULL", "-c", "city STRING")
+        partitioned = ("-k", "day", "-k", "id", "--partition-by", "day", "--buckets", "1")
+        fluss("table", "create", "t", *columns, *partitioned, "--property", "table.datalake.enabled=true")
+        rows = ['{"day": "1", "id": 1, "city": "Bonn"}', '{"day": "2", "id": 1, "city": "Kiel"}']
+        for day in (1, 2):
+            fluss("partition", "add", "t", f"day={day}")
+        fluss("put", "t", *rows)
+        connection = wait_for(FlussConnection.create(server.bootstrap_servers))
+        try:
+            tier(wait_for(connection.get_table("fluss.t")))
+        finally:
+            connection.close()
+        fluss("partition", "drop", "t", "day=1", "--yes")
+        for days, cities in (("= '1'", ["Bonn"]), ("= '2'", ["Kiel"]), ("IN ('1', '2', '3')", ["Bonn", "Kiel"])):
+            query = f"SELECT city FROM t WHERE day {days} AND id = 1 ORDER BY city"
+            assert [row["city"] for row in fluss("sql", query, "-f", "json").rows] == cities
 
 
 def test_tables_of_a_query_are_found_wherever_they_stand() -> None:

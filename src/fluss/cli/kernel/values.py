@@ -25,6 +25,7 @@ import io
 import json
 import math
 import re
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final
@@ -112,7 +113,10 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Return the lines of CSV; null is nothing, and an empty text is two quotes."""
+    """Return the lines of CSV; null is nothing, and an empty text is two quotes.
+
+    A null in a single column is an empty line, which most readers leave out.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_MINIMAL)
     for row in rows:
@@ -120,7 +124,7 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> Iterator[str]:
         buffer.truncate()
         cells = [plain_text(value) for value in row]
         is_empty = [not text and value is not None for value, text in zip(row, cells, strict=True)]
-        if any(is_empty):
+        if any(is_empty) or cells == [""]:
             yield (
                 ",".join('""' if empty else _csv_cell(text) for empty, text in zip(is_empty, cells, strict=True)) + "\n"
             )
@@ -164,10 +168,8 @@ def value_from_json(value: Any, data_type: DataType, name: str) -> Any:
             return value
         case TypeRoot.DECIMAL if _is_number(value):
             return Decimal(str(value))
-        case TypeRoot.FLOAT | TypeRoot.DOUBLE if isinstance(value, int | float | Decimal) and not isinstance(
-            value, bool
-        ):
-            return float(value)
+        case TypeRoot.FLOAT | TypeRoot.DOUBLE if _is_number(value):
+            return _float(value, data_type, name)
         case TypeRoot.TINYINT | TypeRoot.SMALLINT | TypeRoot.INTEGER | TypeRoot.BIGINT:
             if isinstance(value, int) and not isinstance(value, bool):
                 return value
@@ -179,6 +181,24 @@ def value_from_json(value: Any, data_type: DataType, name: str) -> Any:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def _float(value: float | Decimal | str, data_type: DataType, name: str) -> float:
+    """Return a number, or a text of one, as a float; only what is infinite itself may become infinite."""
+    from fluss.schema.types import TypeRoot
+
+    is_short = data_type.root is TypeRoot.FLOAT
+    try:
+        found = float(value)
+        if is_short:
+            # Refuses what is finite, and not as 32 bits.
+            struct.pack("<f", found)
+        is_beyond = math.isinf(found) and "inf" not in str(value).lower()
+    except OverflowError:
+        is_beyond = True
+    if is_beyond:
+        raise _misfit(value, data_type, name, f"it is beyond the range of {32 if is_short else 64}-bit floats")
+    return found
 
 
 def _map_from_json(value: list[Any] | dict[str, Any], data_type: DataType, name: str) -> list[tuple[Any, Any]]:
@@ -203,7 +223,7 @@ def value_from_text(text: str, data_type: DataType, name: str) -> Any:
             case TypeRoot.TINYINT | TypeRoot.SMALLINT | TypeRoot.INTEGER | TypeRoot.BIGINT:
                 return int(text)
             case TypeRoot.FLOAT | TypeRoot.DOUBLE:
-                return float(text)
+                return _float(text, data_type, name)
             case TypeRoot.DECIMAL:
                 return Decimal(text)
             case TypeRoot.BYTES | TypeRoot.BINARY:
@@ -212,7 +232,10 @@ def value_from_text(text: str, data_type: DataType, name: str) -> Any:
                 return dt.date.fromisoformat(text)
             case TypeRoot.TIME:
                 _check_digits(text, data_type, name)
-                return dt.time.fromisoformat(text)
+                time = dt.time.fromisoformat(text)
+                if time.tzinfo is not None:
+                    raise ValueError
+                return time
             case TypeRoot.TIMESTAMP:
                 value = dt.datetime.fromisoformat(text)
                 if value.tzinfo is not None:

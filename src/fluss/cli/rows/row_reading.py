@@ -17,7 +17,9 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from fluss.cli.kernel.exits import CommandError, Exit
@@ -220,37 +222,115 @@ def _line_place(path: str, line: int) -> str:
 
 def _csv(path: str, start: int, csv_format: CsvStyle, schema: Schema, reject: Reject) -> Iterator[FileBatch]:
     """Read texts; it is the columns of the table that make numbers of them."""
-    from pyarrow import csv
-
     delimiter = csv_format.delimiter or ("\t" if ".tsv" in path.lower() else ",")
     names = None if csv_format.has_header else schema.column_names
     if csv_format.is_multiline:
         yield from _multiline_csv(path, csv_format, delimiter, names)
-        return
-    for block in _blocks(path, 0):
-        data, line = block.data, block.line_first
-        if names is None:
-            head, _, data = data.partition(b"\n")
-            names = csv.read_csv(
-                pa.BufferReader(head + b"\n"), parse_options=csv.ParseOptions(delimiter=delimiter)
-            ).column_names
-            line += 1
-        if block.end <= start or not data.strip():
-            continue
-        bad: list[int] = []
+    else:
+        yield from _CsvLines(path, csv_format, delimiter, reject).batches(names, start)
+
+
+class _CsvLines:
+    """Reads rows of CSV that are lines. Rows of several lines are refused: blocks would end inside of them."""
+
+    def __init__(self, path: str, csv_format: CsvStyle, delimiter: str, reject: Reject) -> None:
+        from pyarrow import csv
+
+        self._path = path
+        self._reject = reject
+        self._csv_format = csv_format
+        self._delimiter = delimiter
+        self._parse = partial(csv.ParseOptions, delimiter=delimiter, quote_char=csv_format.quote)
+
+    def batches(self, names: Sequence[str] | None, start: int) -> Iterator[FileBatch]:
+        for block in _blocks(self._path, 0):
+            data, line = block.data, block.line_first
+            if names is None:
+                head, _, data = data.partition(b"\n")
+                names = self._head(head + b"\n")
+                line += 1
+            if block.end <= start:
+                continue
+            lines = _csv_lines(data)
+            if not len(lines):
+                continue
+            table, bad = self._parsed(data, len(lines), names)
+            if table is None:
+                raise self._torn(line + self._first_torn(data.split(b"\n"), lines, names))
+            for row in bad:
+                place = _line_place(self._path, line + lines[_row_number(row)])
+                reason = f"{row.actual_columns} values where there are {row.expected_columns} columns"
+                self._reject(Rejected(place, reason, row.text))
+            lines = np.delete(lines, list(map(_row_number, bad))) + line
+            for batch in table.combine_chunks().to_batches():
+                yield FileBatch(batch, partial(self._place, lines), block.end, is_text=True)
+
+    def _place(self, lines: np.ndarray, number: int) -> str:
+        return _line_place(self._path, lines[number])
+
+    def _head(self, data: bytes) -> list[str]:
+        from pyarrow import csv
+
+        table = csv.read_csv(pa.BufferReader(data), parse_options=self._parse())
+        if table.num_rows:
+            raise self._torn(1)
+        names: list[str] = table.column_names
+        return names
+
+    def _parsed(self, data: bytes, row_count: int, names: Sequence[str]) -> tuple[pa.Table | None, list[Any]]:
+        """Return rows, and those that have too many or too few values; no table if rows are not the lines."""
+        from pyarrow import csv
+
+        bad: list[Any] = []
+
+        def skip(row: Any) -> str:
+            bad.append(row)
+            return "skip"
+
+        # One more row, which is not seen if a text in quotes goes on behind the data.
+        mark = next(each for each in "012" if each not in (self._delimiter, self._csv_format.quote))
+        data += (mark + self._delimiter * (len(names) - 1)).encode() + b"\n"
         table = csv.read_csv(
             pa.BufferReader(data),
             csv.ReadOptions(column_names=names, use_threads=False, block_size=len(data) + 1),
-            csv.ParseOptions(
-                delimiter=delimiter,
-                quote_char=csv_format.quote,
-                invalid_row_handler=partial(_refuse_line, path, data, line, bad, reject),
-            ),
-            _texts(names, csv_format),
+            self._parse(invalid_row_handler=skip),
+            _texts(names, self._csv_format),
         )
-        place = partial(_csv_place, path, data, line, bad)
-        for batch in table.combine_chunks().to_batches():
-            yield FileBatch(batch, place, block.end, is_text=True)
+        if table.num_rows + len(bad) != row_count + 1:
+            return None, bad
+        return table.slice(0, table.num_rows - 1), bad
+
+    def _first_torn(self, data: Sequence[bytes], lines: np.ndarray, names: Sequence[str]) -> int:
+        """Find the first of the lines that is not a row, in halves of halves."""
+        first, end = 0, len(lines)
+        while end - first > 1:
+            middle = (first + end) // 2
+            part = b"\n".join(data[number] for number in lines[first:middle]) + b"\n"
+            if self._parsed(part, middle - first, names)[0] is None:
+                end = middle
+            else:
+                first = middle
+        return int(lines[first])
+
+    def _torn(self, line: int) -> CommandError:
+        return CommandError(
+            f"{_line_place(self._path, line)}: a row does not end where the line does; if texts have line ends in "
+            "them, give --multiline",
+            Exit.DATA,
+        )
+
+
+def _csv_lines(data: bytes) -> np.ndarray:
+    """Return which lines are rows: those with anything in them."""
+    values = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(values == ord("\n"))
+    sizes = np.diff(ends, prepend=-1) - 1
+    return np.flatnonzero((sizes > 1) | ((sizes == 1) & (values[ends - 1] != ord("\r"))))
+
+
+def _row_number(row: Any) -> int:
+    # Rows are counted from 1.
+    return (row.number or 1) - 1
 
 
 def _texts(names: Sequence[str], csv_format: CsvStyle) -> Any:
@@ -264,24 +344,8 @@ def _texts(names: Sequence[str], csv_format: CsvStyle) -> Any:
     )
 
 
-def _refuse_line(path: str, data: bytes, line: int, bad: list[int], reject: Reject, row: Any) -> str:
-    # Rows are counted from 1.
-    number = (row.number or 1) - 1
-    bad.append(number)
-    place = _line_place(path, line + _lines_with_rows(data)[number])
-    reason = f"{row.actual_columns} values where there are {row.expected_columns} columns"
-    reject(Rejected(place, reason, row.text))
-    return "skip"
-
-
 def _lines_with_rows(data: bytes) -> list[int]:
     return [number for number, line in enumerate(data.split(b"\n")) if line.strip()]
-
-
-def _csv_place(path: str, data: bytes, line: int, bad: list[int], number: int) -> str:
-    skipped = set(bad)
-    lines = [each for row, each in enumerate(_lines_with_rows(data)) if row not in skipped]
-    return _line_place(path, line + lines[number])
 
 
 def _multiline_csv(path: str, csv_format: CsvStyle, delimiter: str, names: Sequence[str] | None) -> Iterator[FileBatch]:
@@ -363,6 +427,9 @@ class _JsonLines:
             )
         except pa.ArrowException:
             # Something is wrong in it: which line is found one by one.
+            return None
+        if any(pat.is_floating(column.type) and pc.any(pc.is_inf(column)).as_py() for column in table.columns):
+            # A number that is too large.
             return None
         batches = table.combine_chunks().to_batches()
         return batches[0] if len(batches) == 1 else None

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import pyarrow as pa
 
-from fluss.cli.kernel.exits import ReaderGoneError
+from fluss.cli.kernel.exits import CommandError, Exit, ReaderGoneError
 from fluss.cli.kernel.values import complete_values, csv_text, json_text
 from fluss.cli.rows.row_files import STANDARD_INPUT, compression_of
 from fluss.file_formats import FileFormat
@@ -61,7 +61,12 @@ def _writer(file: Sink, file_format: FileFormat, schema: pa.Schema, types: Mappi
                 yield stack.enter_context(pa.ipc.new_stream(file, schema)).write_batch
             case FileFormat.CSV:
                 _write_lines(file, csv_text([schema.names]))
-                yield lambda batch: _write_lines(file, csv_text(zip(*_columns(batch, types), strict=True)))
+
+                def write_csv(batch: pa.RecordBatch) -> None:
+                    _check_single_column(batch)
+                    _write_lines(file, csv_text(zip(*_columns(batch, types), strict=True)))
+
+                yield write_csv
             case FileFormat.JSON:
                 yield lambda batch: _write_lines(
                     file,
@@ -70,6 +75,16 @@ def _writer(file: Sink, file_format: FileFormat, schema: pa.Schema, types: Mappi
                         for row in zip(*_columns(batch, types), strict=True)
                     ),
                 )
+
+
+def _check_single_column(batch: pa.RecordBatch) -> None:
+    if batch.num_columns == 1 and batch.column(0).null_count:
+        name = batch.schema.names[0]
+        raise CommandError(
+            f"'{name}' is the only column and has nulls, which would be empty lines of CSV, and readers leave those "
+            "out; write JSON lines or Parquet, or one more column",
+            Exit.DATA,
+        )
 
 
 def _write_lines(file: Sink, lines: Iterator[str]) -> None:

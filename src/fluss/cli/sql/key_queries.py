@@ -86,6 +86,12 @@ def keys_of(tree: SyntaxTree, info: TableInfo) -> list[dict[str, Any]] | None:
     source = node.get("from_table") or {}
     if node.get("type") != "SELECT_NODE" or source.get("type") != "BASE_TABLE" or node["cte_map"]["map"]:
         return None
+    if any(each is not node and each.get("type") == "SELECT_NODE" for each in nodes_of(tree)):
+        # A query inside of it may be about other rows of the table, under whatever name.
+        return None
+    if node.get("sample") or source.get("sample") or source.get("column_name_alias"):
+        # A sample is taken of all rows, and with other names a condition is about another column.
+        return None
     names = {source.get("alias") or source.get("table_name"), source.get("table_name")}
     choices: dict[str, list[Any]] = {}
     for condition in _conjuncts(node.get("where_clause")):

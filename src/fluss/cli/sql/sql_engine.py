@@ -23,6 +23,8 @@ from fluss.cli.sql.key_queries import SyntaxTree, keys_of, query_in, syntax_tree
 from fluss.cli.sql.show_statements import shown
 from fluss.errors import ErrorCode, FlussError
 from fluss.libraries import library_hint
+from fluss.schema.table import PartitionSpec, TableInfo, partition_name
+from fluss.schema.table_options import LAKE_ENABLED
 
 if TYPE_CHECKING:
     import duckdb
@@ -160,10 +162,21 @@ class SqlEngine:
             self._register_scan(named, path)
             return ""
         rows = table.new_lookup().create_lookuper().lookup_many(keys, missing="drop")
+        if rows.num_rows < len(keys) and self._may_be_in_lake(keys, info):
+            self._register_scan(named, path)
+            return ""
         self._duckdb.register(_KEYED_ROWS, rows)
         self._name(named, _KEYED_ROWS)
         self._by_key[tuple(named)] = path
         return "by key"
+
+    def _may_be_in_lake(self, keys: list[dict[str, Any]], info: TableInfo) -> bool:
+        """Whether some of the keys are of partitions that Fluss does not have: lookups do not look into the lake."""
+        if not info.is_partitioned() or not LAKE_ENABLED.of(info.properties):
+            return False
+        existing = {each.partition_name for each in self._session.admin.list_partition_infos(info.table_path)}
+        specs = [PartitionSpec({name: str(key[name]) for name in info.partition_keys}) for key in keys]
+        return any(partition_name(spec, info.partition_keys) not in existing for spec in specs)
 
     def _register_scan(self, parts: list[str], path: str) -> None:
         """Let a name mean a scan of a table, of what a query needs of it."""
