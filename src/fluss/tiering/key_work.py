@@ -4,6 +4,7 @@
 |---|---|---|
 | changes | the changelog; the last change of each key counts | rows that are there now; deletes of older rows |
 | rows | the rows at an offset | all of them, without offsets of their own |
+| anew | the same | the same, and deletes of all older rows of the bucket |
 
 Older rows are found by reading the key columns of the bucket's data files, and deleted by their positions, which every
 engine understands. A key is looked for whatever its change says it is: changelogs need not tell inserts from updates.
@@ -29,7 +30,7 @@ from fluss.lake.arrow_conversion import (
     lake_batch,
 )
 from fluss.lake.data_files import DataFileWriter, FileLayout, write_position_deletes
-from fluss.lake.key_positions import key_positions
+from fluss.lake.key_positions import key_positions, row_positions
 from fluss.lake.key_set import KeySet
 from fluss.schema.offsets import ChangeType
 from fluss.tiering.round_plan import TieringSplit
@@ -53,7 +54,7 @@ class KeyWork:
         """Bring one split to files."""
         partition = self.layout.partition(split.partition_values, split.bucket.bucket_id)
         with DataFileWriter(self.layout, partition) as files:
-            if split.kind == "rows":
+            if split.kind in ("rows", "anew"):
                 keys, end, stamp = self._write_rows(table, split, files), split.stop, None
             else:
                 keys, end, stamp = self._write_changes(table, split, files, deadline)
@@ -77,7 +78,7 @@ class KeyWork:
                     )
                 )
                 # A bucket that was never tiered has rows in the lake if its partition was dropped and created again.
-                if split.lake_files:
+                if split.lake_files and split.kind == "rows":
                     keys.append(self._keys(batch))
         return pa.concat_tables(keys) if keys else None
 
@@ -121,8 +122,12 @@ class KeyWork:
         return pa.table({name: lake_array(rows.column(name), types[name]) for name in self.key_columns})
 
     def _deletes(self, split: TieringSplit, keys: pa.Table | None) -> tuple[list[DataFile], int]:
-        if keys is None or not keys.num_rows or not split.lake_files:
+        if split.kind == "anew":
+            # What was deleted meanwhile is not told any more: all rows go, and those that are still there come again.
+            positions = row_positions(self.lake_table, split.lake_files)
+        elif keys is None or not keys.num_rows or not split.lake_files:
             return [], 0
-        positions = key_positions(self.lake_table, split.lake_files, KeySet(keys))
+        else:
+            positions = key_positions(self.lake_table, split.lake_files, KeySet(keys))
         partition = self.layout.partition(split.partition_values, split.bucket.bucket_id)
         return write_position_deletes(self.layout, partition, positions), positions.num_rows

@@ -65,6 +65,7 @@ class RoundProgress:
                 "processedRowsPerSecond": _rate(report.rows, report.seconds),
                 "lagRows": report.lag_rows,
                 "lagSeconds": report.lag_s,
+                "numExpiredRows": report.expired_rows,
                 "snapshotId": report.snapshot_id,
                 "isComplete": report.is_complete,
                 "tasks": report.tasks,
@@ -98,10 +99,12 @@ class RoundProgress:
         deleted = f", {format_count(report.deleted_rows, 'row')} replaced" if report.deleted_rows else ""
         files = format_count(report.data_files + report.delete_files, "file")
         lag = format_count(report.lag_rows, "row")
+        expired = f", {format_count(report.expired_rows, 'row')} expired before" if report.expired_rows else ""
         age = "" if report.lag_s is None else f", {format_duration(report.lag_s)}"
         return (
             f"{self.table}: {format_count(report.rows, 'row')}{deleted} in {files} ({format_bytes(report.bytes)}) in "
-            f"{format_duration(report.seconds)}, {format_rate(_rate(report.rows, report.seconds))}, behind: {lag}{age}"
+            f"{format_duration(report.seconds)}, {format_rate(_rate(report.rows, report.seconds))}, "
+            f"behind: {lag}{age}{expired}"
         )
 
 

@@ -7,6 +7,10 @@
 | log | yes | behind it | the log from there |
 | primary key | none | behind 0 | its rows at the end of the log; a short log is read from its beginning |
 | primary key | yes | behind it | the changes from there, at most ``CHANGES_MAX`` |
+| log | yes | begins behind it | the log from its beginning; what is between them is lost to the lake |
+| primary key | yes | begins behind it | its rows at the end of the log, in place of all that the lake has of it |
+
+A log begins behind the known offset if records expired while the lake was switched off: then they do not wait for it.
 
 The order of the questions matters. Offsets are asked for first: records before them were written with schemas that the
 table had by then, so the table, asked for next, has all their columns, and so has the lake table, to which columns are
@@ -17,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from pyiceberg.table import Table as IcebergTable
@@ -58,15 +62,16 @@ logger = logging.getLogger(__name__)
 class TieringSplit:
     """A part of a bucket that one task brings to the lake: records from ``start`` up to and without ``stop``.
 
-    Of the kind ``rows`` it is the rows after all changes before ``stop``.
+    Of the kind ``rows`` it is the rows after all changes before ``stop``; of the kind ``anew`` the same, in place of
+    all that the lake has of the bucket.
     """
 
     bucket: TableBucket
     partition_values: tuple[str, ...]
     start: int
     stop: int
-    kind: Literal["log", "changes", "rows"] = "log"
-    # What the lake has of the bucket, for kinds that look for older rows of their keys.
+    kind: Literal["log", "changes", "rows", "anew"] = "log"
+    # What the lake has of the bucket, for kinds that delete older rows.
     lake_files: tuple[LakeFile, ...] = ()
 
     @property
@@ -85,6 +90,8 @@ class RoundPlan:
     splits: tuple[TieringSplit, ...]
     # Where the logs of all buckets ended.
     latest: Mapping[TableBucket, int]
+    # Where those begin that have something new.
+    earliest: Mapping[TableBucket, int]
     # Whether some bucket has more than this round takes.
     leaves_rest: bool
 
@@ -95,6 +102,11 @@ class RoundPlan:
     def known_offset(self, bucket: TableBucket) -> int | None:
         """Return the offset up to which the lake had a bucket when the round was planned."""
         return None if self.known is None else self.known.get_bucket_offset(bucket)
+
+    def expired(self, bucket: TableBucket) -> tuple[int, int] | None:
+        """Return from where to where the log of a bucket had expired before a round came to it, None if nothing had."""
+        known, earliest = self.known_offset(bucket), self.earliest.get(bucket, 0)
+        return None if known is None or earliest <= known else (known, earliest)
 
 
 def lake_tables_of(info: TableInfo, own: Mapping[str, str] | None = None) -> LakeTables:
@@ -153,12 +165,15 @@ class _Planner:
         if recovered(tiering_calls_of(admin_of(table)), info, lake_table, known):
             return None
         _check_columns(info, lake_table)
-        plan = RoundPlan(table, lake_table, known, (), latest, False)
+        plan = RoundPlan(table, lake_table, known, (), latest, {}, False)
         due = {
             bucket: plan.known_offset(bucket)
             for bucket, end in latest.items()
             if end > (plan.known_offset(bucket) or 0)
         }
+        # From remote storage on, as far as a log is there.
+        earliest = offsets_of(table, list(due), OffsetSpec.earliest()) if due else {}
+        plan = replace(plan, earliest=earliest)
         keys = info.partition_keys
         values = {
             bucket: () if name is None else tuple(spec_of_partition_name(name, keys).spec_map.values())
@@ -167,7 +182,7 @@ class _Planner:
         }
         splits = self._key_splits(plan, due, values) if info.has_primary_key() else self._log_splits(plan, due, values)
         leaves_rest = any(split.stop < latest[split.bucket] for split in splits)
-        return RoundPlan(table, lake_table, known, tuple(splits), latest, leaves_rest)
+        return replace(plan, splits=tuple(splits), leaves_rest=leaves_rest)
 
     def _log_splits(
         self,
@@ -175,11 +190,10 @@ class _Planner:
         due: Mapping[TableBucket, int | None],
         values: Mapping[TableBucket, tuple[str, ...]],
     ) -> list[TieringSplit]:
-        earliest = self._earliest(plan, due)
         return [
             TieringSplit(bucket, values[bucket], start, plan.latest[bucket])
             for bucket, known in due.items()
-            if (start := earliest[bucket] if known is None else known) < plan.latest[bucket]
+            if (start := max(known or 0, plan.earliest[bucket])) < plan.latest[bucket]
         ]
 
     def _key_splits(
@@ -188,22 +202,19 @@ class _Planner:
         due: Mapping[TableBucket, int | None],
         values: Mapping[TableBucket, tuple[str, ...]],
     ) -> list[TieringSplit]:
-        earliest = self._earliest(plan, due)
         files = _files_by_bucket(plan.lake_table) if due else {}
         splits = []
         for bucket, known in due.items():
             place, stop = values[bucket], plan.latest[bucket]
             lake_files = tuple(files.get((place, bucket.bucket_id), ()))
-            if known is None and (earliest[bucket] > 0 or stop > _SHORT_LOG):
+            if plan.expired(bucket) is not None:
+                splits.append(TieringSplit(bucket, place, 0, stop, "anew", lake_files))
+            elif known is None and (plan.earliest[bucket] > 0 or stop > _SHORT_LOG):
                 splits.append(TieringSplit(bucket, place, 0, stop, "rows", lake_files))
             else:
                 start = known or 0
                 splits.append(TieringSplit(bucket, place, start, min(stop, start + CHANGES_MAX), "changes", lake_files))
         return splits
-
-    def _earliest(self, plan: RoundPlan, due: Mapping[TableBucket, int | None]) -> dict[TableBucket, int]:
-        untiered = [bucket for bucket, known in due.items() if known is None]
-        return offsets_of(plan.table, untiered, OffsetSpec.earliest()) if untiered else {}
 
 
 def _check_columns(info: TableInfo, lake_table: IcebergTable) -> None:

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from fluss import FlussTable
+from fluss.amounts import format_count
 from fluss.client.bulk import offsets_of
 from fluss.errors import ErrorCode, FlussError
 from fluss.lake.data_files import FileLayout
 from fluss.lake.scans import detached
 from fluss.schema.offsets import OffsetSpec
+from fluss.schema.table import TableBucket
 from fluss.tiering.key_work import KeyWork
 from fluss.tiering.round_commit import Collected, RoundCommit, RoundLostError, Step
 from fluss.tiering.round_plan import RoundPlan, packed, plan_round
@@ -30,6 +32,8 @@ from fluss.tiering.task_runners import RunHere, TaskRunner
 TASK_ROWS: Final = 4_000_000
 # How often a round is planned again because another writer of the lake table was faster.
 _TRIES_MAX: Final = 3
+# Buckets that a warning names.
+_SHOWN_MAX: Final = 5
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +58,8 @@ class RoundReport:
     """Records that have come since, or were left for the next round."""
     lag_s: float | None
     """How old the newest record was that the lake has now, None if the round had none."""
+    expired_rows: int
+    """Records of a log table that had expired before the round came to them: the lake is without them."""
     is_complete: bool
     """Whether everything was brought to the lake that was there when the round was planned."""
     plan_s: float
@@ -107,6 +113,7 @@ def tier(
             still_ours()
             continue
         committed_s = time.monotonic()
+        _warn_of_expired(plan, collected)
         seconds = (planned_s - started_s, written_s - planned_s, committed_s - written_s)
         return _report(plan, collected, snapshot_id, len(tasks), seconds)
     raise AssertionError("the last attempt returns or raises")
@@ -140,6 +147,7 @@ def _report(
         splits=len(plan.splits),
         tasks=tasks,
         lag_rows=_lag_rows(plan, collected),
+        expired_rows=0 if plan.info.has_primary_key() else _row_count(_expired(plan, collected)),
         lag_s=max(0.0, time.time() - max(stamps) / 1000) if stamps else None,
         is_complete=collected.is_complete and not plan.leaves_rest,
         plan_s=plan_s,
@@ -156,5 +164,37 @@ def _lag_rows(plan: RoundPlan, collected: Collected) -> int:
         logger.debug("how far the lake is behind %s is not known: %s", plan.info.table_path, error.message)
         latest = dict(plan.latest)
     return sum(
-        max(0, end - collected.ends.get(bucket, plan.known_offset(bucket) or 0)) for bucket, end in latest.items()
+        max(0, end - max(collected.ends.get(bucket, plan.known_offset(bucket) or 0), plan.earliest.get(bucket, 0)))
+        for bucket, end in latest.items()
+    )
+
+
+# Records that have expired
+
+
+def _expired(plan: RoundPlan, collected: Collected) -> dict[TableBucket, tuple[int, int]]:
+    """Return what had expired of the buckets that this round has brought forward, and was not in the lake."""
+    found = {bucket: plan.expired(bucket) for bucket in collected.ends}
+    return {bucket: expired for bucket, expired in found.items() if expired is not None}
+
+
+def _row_count(expired: Mapping[TableBucket, tuple[int, int]]) -> int:
+    return sum(stop - start for start, stop in expired.values())
+
+
+def _warn_of_expired(plan: RoundPlan, collected: Collected) -> None:
+    expired = _expired(plan, collected)
+    if not expired:
+        return
+    shown = [f"{bucket}: offsets {start} to {stop - 1}" for bucket, (start, stop) in expired.items()]
+    more = "" if len(shown) <= _SHOWN_MAX else f" and {len(shown) - _SHOWN_MAX} more"
+    logger.warning(
+        "%s of %s had expired before a round came to them, as happens while the lake is switched off (%s%s): %s",
+        format_count(_row_count(expired), "record"),
+        plan.info.table_path,
+        "; ".join(shown[:_SHOWN_MAX]),
+        more,
+        "the rows of these buckets were brought to the lake anew"
+        if plan.info.has_primary_key()
+        else "the lake is without them",
     )

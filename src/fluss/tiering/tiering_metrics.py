@@ -36,6 +36,7 @@ class TieringMetrics:
             for name, meaning, amount in (
                 ("rows", "Rows brought to the lake", report.rows),
                 ("deleted_rows", "Rows of the lake replaced or deleted", report.deleted_rows),
+                ("expired_rows", "Records that had expired before a round came to them", report.expired_rows),
                 ("files", "Files written to the lake", report.data_files + report.delete_files),
                 ("bytes", "Bytes of files written to the lake", report.bytes),
                 ("seconds", "Time that rounds took", report.seconds),

@@ -315,7 +315,7 @@ def _check_sequence(offsets: np.ndarray[tuple[int], np.dtype[np.int64]], positio
         first = int(wrong[0])
         raise _WrongError(
             f"offset {int(offsets[first])} follows {int(before[first])}: records are missing, or there twice (or the "
-            "partition was dropped and created again)"
+            "partition was dropped and created again, or records expired while the lake was switched off)"
         )
 
 

@@ -286,6 +286,10 @@ class Cluster:
         """Let the leaders of a table, or of one of its partitions, be looked up again."""
         self._metadata.forget_leaders(table_id, partition_id)
 
+    def forget_partition(self, path: TablePath, partition_name: str) -> None:
+        """Let a partition be looked up again, if somebody asks for it again."""
+        self._metadata.forget_partition(path, partition_name)
+
     async def partition_id(self, path: TablePath, partition_name: str) -> int:
         """Return the id of a partition, known or asked for; code 36 if there is none."""
         partition_id = self._metadata.partition_id(path, partition_name)

@@ -407,6 +407,20 @@ class Idempotence:
             sequences.close_gap(sequences.gap)
         return sequences
 
+    def partition_ids(self, table_id: int) -> set[int]:
+        """Return the partitions of a table in which batches have numbers."""
+        ids = {bucket.partition_id for bucket in self._buckets if bucket.table_id == table_id}
+        return {id_ for id_ in ids if id_ is not None}
+
+    def forget(self, table_id: int, partition_ids: Collection[int]) -> None:
+        """Forget the numbers in partitions that are gone: their ids do not come back, so nothing is written to them.
+
+        In one that can be written to, the server would take new batches with old numbers for those that it has.
+        """
+        for bucket, sequences in list(self._buckets.items()):
+            if bucket.table_id == table_id and bucket.partition_id in partition_ids and not sequences.in_flight:
+                del self._buckets[bucket]
+
 
 class GivenSequences(Idempotence):
     """Numbers batches for a caller that keeps account of them: under a given writer id, from given numbers on.

@@ -197,6 +197,8 @@ class PhysicalTable:
         self.bucket_count = info.num_buckets
         self.has_primary_key = info.has_primary_key()
         self.partition_name = partition_name
+        # Whether it was a partition that there was not any more when the coordinator was asked.
+        self.is_gone = False
         self.batch_size = batch_size
         self.ratio = ratio
         self.assigner: StickyAssigner | RoundRobinAssigner | None = None

@@ -127,6 +127,19 @@ class Sender:
                 return queue.trouble.message
         return None
 
+    def partition_ids(self, table_id: int) -> set[int]:
+        """Return the partitions of a table that batches were sent to."""
+        return self._idempotence.partition_ids(table_id)
+
+    def forget(self, table_id: int, tables: Collection[PhysicalTable], partition_ids: Collection[int]) -> None:
+        """Forget partitions that are gone, unless something is on its way to them. Their ids never come back."""
+        busy = {queue.table for queue in self._in_flight.values()}
+        busy |= {table for (table, _), queue in self._queues.items() if queue.waiting}
+        gone = set(tables) - busy
+        self._queues = {key: queue for key, queue in self._queues.items() if key[0] not in gone}
+        self._searches.forget(gone)
+        self._idempotence.forget(table_id, partition_ids)
+
     async def close(self, error: FlussError) -> None:
         """Stop at once. Whatever has no end yet ends with ``error``."""
         self._closed_with = error
@@ -471,6 +484,13 @@ class _LeaderSearches:
         if search.task is None:
             search.task = self._loop.create_task(self._search(table, search))
         return None
+
+    def forget(self, tables: Iterable[PhysicalTable]) -> None:
+        """Forget tables, unless their leaders are being looked for right now."""
+        for table in tables:
+            search = self._searches.get(table)
+            if search is not None and search.task is None:
+                del self._searches[table]
 
     async def close(self) -> None:
         tasks = [search.task for search in self._searches.values() if search.task is not None]

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import monotonic
 from typing import Any, Final, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 import pyarrow.compute
@@ -33,6 +34,7 @@ from fluss.client.write.arrow_input import slices
 from fluss.client.write.batch import Batch
 from fluss.client.write.blocks import BatchSize, Block, CompressionRatio, PhysicalTable, RowDestination
 from fluss.client.write.encoders import Encoded, KvEncoder, LogEncoder, TableEncoder
+from fluss.client.write.gone_partitions import GonePartitions
 from fluss.client.write.sender import Sender, SenderSettings
 from fluss.errors import FlussError, RequestTimeoutError
 from fluss.record.framing import load_crc32c
@@ -101,7 +103,9 @@ class WriterClient:
         self._lock = threading.Lock()
         self._log_encoders: dict[tuple[int, int, int], LogEncoder] = {}
         self._kv_encoders: dict[tuple[int, int, int, tuple[int, ...]], KvEncoder] = {}
-        self._tables: dict[tuple[int, str | None], PhysicalTable] = {}
+        # As long as somebody has one, all others get the same.
+        self._tables: WeakValueDictionary[tuple[int, str | None], PhysicalTable] = WeakValueDictionary()
+        self._gone_partitions = GonePartitions(cluster, self._get_sender, self._partitions_of)
         self._ratios: dict[int, CompressionRatio] = {}
         self._workers: ThreadPoolExecutor | None = None
         # Belongs to the event loop.
@@ -181,6 +185,7 @@ class WriterClient:
         table_id = encoder.info.table_id
         with self._lock:
             table = self._tables.get((table_id, partition_name))
+            is_new = table is None
             if table is None:
                 config = self._config
                 batch_size = BatchSize(
@@ -196,7 +201,18 @@ class WriterClient:
                     ratio=self._ratios.setdefault(table_id, CompressionRatio()),
                     rng=self._rng,
                 )
-            return table
+        if is_new and partition_name is not None and self._gone_partitions.is_due(table_id):
+            self._call_on_loop(self._gone_partitions.look, encoder.info)
+        return table
+
+    @property
+    def forgotten_count(self) -> int:
+        """How often partitions were found to be gone, which writers need not keep either."""
+        return self._gone_partitions.forgotten_count
+
+    def _partitions_of(self, table_id: int) -> list[PhysicalTable]:
+        with self._lock:
+            return [table for table in self._tables.values() if table.table_id == table_id and table.partition_name]
 
     # From the accumulator, in any thread
 
@@ -443,6 +459,7 @@ class WriterClient:
             too_late = FlussError(f"writer closed: {self._unfinished(blocks)} not stored within {timeout_s:g} s")
         # Also ends the batches that are still being encoded, when they come.
         await self._get_sender().close(too_late)
+        await self._gone_partitions.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._workers is not None:

@@ -192,6 +192,7 @@ class WriterBase:
         self._destination = None if info.is_partitioned() else client.destination(encoder, None, self._owner)
         self._destinations_by_name: dict[str, RowDestination] = {}
         self._destinations_by_values: dict[Any, RowDestination] = {}
+        self._forgotten_count = client.forgotten_count
         key_roots = [info.schema.column(name).data_type.root for name in info.partition_keys]
         self._values_name_partitions = not any(root in _UNEQUAL_ROOTS for root in key_roots)
 
@@ -239,12 +240,23 @@ class WriterBase:
     def _destination_of(self, partition_name: str) -> RowDestination:
         destination = self._destinations_by_name.get(partition_name)
         if destination is None:
+            if self._forgotten_count != self._client.forgotten_count:
+                self._forget_gone_partitions()
             if len(self._destinations_by_name) >= _DESTINATIONS_MAX:
                 self._destinations_by_name.clear()
             destination = self._destinations_by_name[partition_name] = self._client.destination(
                 self._encoder, partition_name, self._owner
             )
         return destination
+
+    def _forget_gone_partitions(self) -> None:
+        self._forgotten_count = self._client.forgotten_count
+        found: dict[Any, RowDestination]
+        for found in (self._destinations_by_name, self._destinations_by_values):
+            # Another thread may write with one right now: it finds it again.
+            for key, destination in list(found.items()):
+                if destination.table.is_gone:
+                    found.pop(key, None)
 
     def _append_many(self, append: Callable[[Any], WriteResultHandle], rows: Iterable[Any]) -> WriteResultHandle:
         """Write rows one by one, and return the handle of all of them."""
