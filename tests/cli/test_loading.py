@@ -176,6 +176,25 @@ def test_a_load_that_is_killed_goes_on_and_loads_each_row_once(
     assert (other.code, "about other files" in other.err) == (6, True)
 
 
+def test_the_most_rejects_are_those_of_all_parts_and_runs(fluss: FlussCommand, trips: str) -> None:
+    for file in ("a.csv", "b.csv"):
+        (fluss.home / file).write_text("id,city,km\n1,Bonn,1\nx,Kiel,2\n")
+    command = ["load", "a.csv", "b.csv", trips, "--rejects", "bad", "--resume", "state"]
+    few = fluss.run(*command, "--max-rejects", "1")
+    assert (few.code, "b.csv, line 3" in few.err, "more than 1 rows" in few.err) == (6, True, True)
+    again = fluss.run(*command, "--max-rejects", "1")
+    assert (again.code, "b.csv, line 3" in again.err) == (6, True)
+    enough = fluss.run(*command, "--max-rejects", "2", "-f", "json")
+    assert (enough.code, enough.rows[0]["rows"], enough.rows[0]["rejected"]) == (6, 2, 2)
+    done = fluss.run(*command, "-f", "json")
+    assert (done.code, done.rows[0]["rows"], done.rows[0]["rejected"]) == (6, 2, 2)
+    assert [json.loads(line)["place"] for line in (fluss.home / "bad").read_text().splitlines()] == [
+        "a.csv, line 3",
+        "b.csv, line 3",
+    ]
+    assert ids(fluss, trips) == [1, 1]
+
+
 def _has_come_to(account: Path, position: int) -> bool:
     found = json.loads(account.read_text()) if account.exists() else {"file": 0, "position": 0}
     return bool(found["file"] or found["position"] >= position)

@@ -202,6 +202,34 @@ def test_polls_commit_at_intervals(server: embedded.EmbeddedServer) -> None:
             consumer.close()
 
 
+def test_a_commit_of_the_program_replaces_one_that_is_under_way(server: embedded.EmbeddedServer) -> None:
+    with desk_of(server.bootstrap_servers, consumer_commit_interval_ms=0) as desk:
+        desk.append(6)
+        with desk.table.consumer("billing") as consumer:
+            read(consumer, 6)
+
+            def is_committed() -> bool:
+                consumer.poll(0)
+                return consumer.committed() == consumer.positions()
+
+            def stored() -> dict[fluss.TableBucket, int | None]:
+                (info,) = desk.table.consumers()
+                return {each.bucket: each.position for each in info.buckets}
+
+            eventually(is_committed)
+            before = consumer.committed()
+            desk.append(1)
+            read(consumer, 1)
+            # This poll begins to commit the seventh record. The program is not done with it.
+            consumer.poll(0)
+            assert consumer._committing is not None
+            consumer.commit(before)
+            assert consumer.committed() == stored() == before
+            # What is committed by the next polls is stored.
+            eventually(is_committed)
+            assert stored() == consumer.positions() != before
+
+
 def test_seeking_moves_the_next_poll(desk: Desk) -> None:
     desk.append(6)
     with desk.table.consumer("billing") as consumer:

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -115,6 +116,30 @@ def test_what_a_loop_was_left_before_is_not_lost_when_it_cannot_be_given_back(
             patch.setattr(fluss.LogScanner, "_begin", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 consumer.poll(POLL_MS)
+        assert read_ids(consumer) == list(range(10))
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_a_poll_that_is_interrupted_when_it_begins_with_buckets_leaves_none_out(
+    connection: blocking.FlussConnection, monkeypatch: pytest.MonkeyPatch, is_behind: bool
+) -> None:
+    table = create_table(connection)
+    begin = fluss.LogScanner._begin
+
+    def interrupted(*arguments: Any) -> None:
+        # Members of consumers read on a thread of the library, which gets no signals.
+        is_consumer = threading.current_thread() is threading.main_thread()
+        if is_behind or not is_consumer:
+            begin(*arguments)
+        if is_consumer:
+            raise KeyboardInterrupt
+
+    with table.consumer("reader") as consumer:
+        with monkeypatch.context() as patch:
+            patch.setattr(fluss.LogScanner, "_begin", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(POLL_MS)
+        assert consumer.positions() == consumer.committed() == {}
         assert read_ids(consumer) == list(range(10))
 
 

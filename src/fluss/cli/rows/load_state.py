@@ -72,9 +72,9 @@ class LoadPosition:
     def part_ended(
         self, rows: int, rejected: int, rejects_size: int, *, file: int, position: int, file_count: int
     ) -> None:
-        """Note that a part is stored, and where the next one begins."""
+        """Note that a part is stored, how much was rejected up to its end, and where the next one begins."""
         self.rows += rows
-        self.rejected += rejected
+        self.rejected = rejected
         self.rejects_size = rejects_size
         self.file, self.position, self.record = file, position, None
         self.is_done = file >= file_count

@@ -121,12 +121,12 @@ def load(
         "part_bytes": part_bytes,
     }
     state = None if state_file is None else LoadPosition.open(state_file, info, files, settings)
-    size = 0 if state is None else state.rejects_size
-    with RejectFile(rejects, max_rejects, size=size) as reject_file:
+    count, size = (0, 0) if state is None else (state.rejected, state.rejects_size)
+    with RejectFile(rejects, max_rejects, count=count, size=size) as reject_file:
         fitter = TableFitter(info, reader, reject_file)
         work = _Load(session, table, formats, reader, fitter, reject_file, creates=not no_create_partitions)
         rows = work.run() if state is None else work.run_with(state, part_bytes)
-        rejected = reject_file.count + (0 if state is None else state.rejected)
+        rejected = reject_file.count
     facts: dict[str, Any] = {"table": table, "files": len(files), "rows": rows, "rejected": rejected}
     told = f"Loaded {rows:,} rows into {table}"
     session.out.done(f"{told}; {rejected:,} did not fit, see {rejects}." if rejected else f"{told}.", **facts)
@@ -212,7 +212,6 @@ class _Load:
                     position=0 if part.position is None else part.position,
                     file_count=len(self._files),
                 )
-                self._rejects.count = 0
                 done = sum(_size(each) for each, _ in self._files[: state.file])
                 if part.position is not None:
                     done += _size(file) * part.position // max(_positions(file, file_format), 1)

@@ -22,12 +22,12 @@ from fluss.schema.table import TableInfo
 class RejectFile:
     """Takes rows that did not fit, as JSON lines; without a file the first of them ends everything.
 
-    ``size`` is where an earlier run has stopped counting: what it wrote behind that is written again.
+    ``count`` and ``size`` are where an earlier run has stopped counting: what it wrote behind that is written again.
     """
 
-    def __init__(self, path: str | None, count_max: int | None = None, *, size: int = 0) -> None:
+    def __init__(self, path: str | None, count_max: int | None = None, *, count: int = 0, size: int = 0) -> None:
         self.path = path
-        self.count = 0
+        self.count = count
         self._count_max = count_max
         self._file = None
         if path is not None:

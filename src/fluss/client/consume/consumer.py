@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -360,9 +360,14 @@ class Consumer(ServerMade):
         without = [bucket for bucket in new if bucket not in starts]
         if without:
             starts |= await self._first_positions(membership, without, new)
-        self._epochs |= new
-        self._committed |= {bucket: offset for bucket, offset in offsets.items() if bucket in new}
-        scanner._begin(starts)
+        try:
+            scanner._begin(starts)
+            self._committed |= {bucket: offset for bucket, offset in offsets.items() if bucket in new}
+            self._epochs |= new
+        except BaseException:
+            # Ctrl-C: the next poll begins with them once more, if they are still this member's.
+            self._stop_reading(list(new))
+            raise
 
     async def _first_positions(
         self, membership: Membership, buckets: list[TableBucket], epochs: Mapping[TableBucket, int]
@@ -380,7 +385,7 @@ class Consumer(ServerMade):
     def _stop_reading(self, buckets: list[TableBucket]) -> None:
         for bucket in buckets:
             self._epochs.pop(bucket, None)
-            self._committed.pop(bucket, None)
+        self._forget_committed(buckets)
         self._rest = deque(record for record in self._rest if record.bucket in self._epochs)
         if self._scanner is not None and not self._is_closed:
             self._scanner._pipeline.subscriptions.end(buckets)
@@ -421,7 +426,7 @@ class Consumer(ServerMade):
             raise FlussError(f"The offset must be EARLIEST_OFFSET or not negative, got {offset}")
         self._rest = deque(record for record in self._rest if record.bucket != bucket)
         self._scanner._begin({bucket: offset})
-        self._committed.pop(bucket, None)
+        self._forget_committed([bucket])
 
     def commit(self, positions: Mapping[TableBucket, int] | None = None) -> None:
         """Commit what polls have returned so far, or these offsets: of each bucket the one to go on at.
@@ -447,14 +452,31 @@ class Consumer(ServerMade):
                 raise FlussError("The consumer reads nothing yet; poll first")
             return
         chosen = self._delivered() if positions is None else dict(positions)
-        changed = {bucket: offset for bucket, offset in chosen.items() if self._committed.get(bucket) != offset}
+        changed = self._not_committed(chosen)
         rows = {_key(bucket): (self._epochs[bucket], offset) for bucket, offset in changed.items()}
+        # These come behind what is under way, and are stored last. If this fails, it is not known which are.
+        self._forget_committed(changed)
         try:
             await self._runtime.bridge(membership.commit(rows, timeout_s=timeout_s))
         except ConsumerFencedError:
             await self._lose()
             raise
         self._committed |= changed
+
+    def _not_committed(self, positions: Mapping[TableBucket, int]) -> dict[TableBucket, int]:
+        """Return those that are not stored, or may be replaced by what is under way."""
+        under_way = {} if self._committing is None else self._committing[1]
+        return {
+            bucket: offset
+            for bucket, offset in positions.items()
+            if bucket in under_way or self._committed.get(bucket) != offset
+        }
+
+    def _forget_committed(self, buckets: Iterable[TableBucket]) -> None:
+        """Do not take what is stored of buckets for known, and neither what is under way."""
+        for known in (self._committed, {} if self._committing is None else self._committing[1]):
+            for bucket in buckets:
+                known.pop(bucket, None)
 
     def _check_positions(self, positions: Mapping[TableBucket, int]) -> None:
         if not isinstance(positions, Mapping):
@@ -476,18 +498,18 @@ class Consumer(ServerMade):
             self._committing = None
             error = future.exception()
             if error is None:
-                self._committed |= {bucket: offset for bucket, offset in rows.items() if bucket in self._epochs}
+                self._committed |= rows
             elif isinstance(error, ConsumerFencedError):
                 await self._lose()
                 raise error.copied()
             else:
+                # They may be stored later.
+                self._forget_committed(rows)
                 logger.warning("positions of the consumer '%s' were not committed: %s", self._name, error)
         if not self._options.auto_commit or time.monotonic() < self._commit_due_s:
             return
         self._commit_due_s = time.monotonic() + self._commit_interval_s
-        changed = {
-            bucket: offset for bucket, offset in self._delivered().items() if self._committed.get(bucket) != offset
-        }
+        changed = self._not_committed(self._delivered())
         if changed:
             rows_by_key = {_key(bucket): (self._epochs[bucket], offset) for bucket, offset in changed.items()}
             self._committing = self._runtime.submit(membership.commit(rows_by_key)), changed
