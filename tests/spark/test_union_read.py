@@ -119,6 +119,59 @@ def test_an_export_has_what_is_in_fluss_and_what_is_in_the_lake(
     assert manifest["lake_snapshot"] is not None
 
 
+def test_rows_that_only_the_lake_has_are_not_changed_in_part(
+    fs: FlussSpark, tables: Tables, spark: SparkSession, lake_server: ServerProcess
+) -> None:
+    from tests.lake_tiering import tier
+
+    table = tables.create(ROWS, ("id", "name"), partition_keys=["name"], bucket_count=1, properties=LAKE)
+    name = str(table.table_path)
+    for day in ("gone", "here"):
+        wait_for(tables.admin.create_partition(table.table_path, {"name": day}))
+        upsert(table, [[number, day, 1] for number in range(10)])
+    tier(table)
+    wait_for(tables.admin.drop_partition(table.table_path, {"name": "gone"}))
+    before = rows(fs.read(name))
+    assert len(before) == 20
+    new = spark.sql("SELECT id, 'here' AS name, 5S AS small FROM range(3)")
+    source = spark.sql("SELECT 4L AS id")
+    creating = FlussSpark(
+        spark,
+        bootstrap_servers=f"127.0.0.1:{lake_server.port}",
+        **{"client.writer.create-missing-partitions": True},
+    )
+
+    def merge(on: str, where: str | None = None) -> None:
+        creating.merge(name, source, on).when_matched_delete(where).when_not_matched_insert(
+            {"id": "source.id", "name": "'here'", "small": "9"}
+        ).execute()
+
+    for change in (
+        lambda: fs.write(new, name, mode="overwrite"),
+        lambda: creating.write(new, name, mode="overwrite"),
+        lambda: creating.delete(table=name, where="id = 4"),
+        lambda: creating.sql(f"DELETE FROM fluss.{name} WHERE id = 4"),
+        lambda: creating.spark.sql(f"DELETE FROM fluss.{name} WHERE id = 4"),
+        lambda: creating.update(name, {"small": "small + 1"}),
+        lambda: merge("target.id = source.id"),
+    ):
+        with pytest.raises(Exception, match=r"in its lake only"):
+            change()
+        assert rows(fs.read(name)) == before
+    # What does not concern these rows is done, and so is what is said to be about Fluss only.
+    creating.delete(table=name, where="id = 4 AND name = 'here'")
+    creating.spark.sql(f"DELETE FROM fluss.{name} WHERE id = 5 AND name = 'here'")
+    creating.update(name, {"small": "small + 1"}, where="name = 'here' AND id < 2")
+    merge("target.id = source.id AND target.name = 'here'")
+    merge("target.id = source.id", "target.name = 'here'")
+    left = [(number, "here", 2 if number < 2 else 1) for number in range(10) if number not in (4, 5)]
+    assert rows(fs.read(name, mode="fluss")) == left
+    fs.write(new, name, mode="overwrite", **{"client.lake.read": "off"})
+    assert rows(fs.read(name, mode="fluss")) == [(number, "here", 5) for number in range(3)]
+    assert [row for row in rows(fs.read(name)) if row[1] == "gone"] == [row for row in before if row[1] == "gone"]
+    assert [each.partition_name for each in wait_for(tables.admin.list_partition_infos(table.table_path))] == ["here"]
+
+
 def test_rows_that_are_all_in_the_lake_are_counted_without_being_read(fs: FlussSpark, tables: Tables) -> None:
     from tests.lake_tiering import tier
 

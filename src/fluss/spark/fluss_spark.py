@@ -9,7 +9,7 @@ fs.read("sales.orders", columns=["id"], filter="price > 10").show()
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -58,6 +58,7 @@ from fluss.spark.source_options import Use
 from fluss.spark.sql.runner import RowWrites, StatementRunner
 from fluss.spark.type_mapping import CHANGE_TYPE, view_schema
 from fluss.spark.write.dataframe import Trigger, ordered_for, same_tasks, triggered, update_writer
+from fluss.spark.write.only_in_lake import check_changeable_rows
 from fluss.spark.write.row_changes import ExpressionLike, Merge, updated_rows
 from fluss.spark.write.sink import SinkPlan
 from fluss.spark.write.sink_table import SinkTable, check_sink_table
@@ -299,8 +300,10 @@ class FlussSpark:
         if table is None or (keys is None) is (where is None):
             raise TypeError("delete() takes keys and a table, or a table and where")
         path, info = self._keyed_target(table)
-        if keys is None:
-            keys = self.read(path).alias(path.table_name).where(where)  # type: ignore[arg-type] # one of them is there
+        if where is not None:
+            self._check_in_fluss(path, lambda rows: rows.where(where))
+            keys = self.read(path).alias(path.table_name).where(where)
+        assert keys is not None, "one of them is there"
         for key in info.primary_keys:
             if matching_name(key, keys.columns, is_case_sensitive=self._is_case_sensitive()) is None:
                 raise FlussError(f"The keys have no column '{key}'; columns are {shown_names(keys.columns)}")
@@ -320,6 +323,7 @@ class FlussSpark:
         """
         path, info = self._keyed_target(table)
         # By the name of the table as well, as a statement of SQL has it: orders.price.
+        self._check_in_fluss(path, lambda rows: rows if where is None else rows.where(where))
         rows = self.read(path).alias(path.table_name)
         chosen = rows if where is None else rows.where(where)
         self.write(updated_rows(chosen, info, set, is_case_sensitive=self._is_case_sensitive()), path, **options)
@@ -335,7 +339,20 @@ class FlussSpark:
         def write(changes: DataFrame) -> None:
             self.write(changes, path, change_type_column=CHANGE_TYPE, **options)
 
-        return Merge(info, self.read(path), source, on, write, is_case_sensitive=self._is_case_sensitive())
+        def check(changes_of: Callable[[DataFrame], DataFrame]) -> None:
+            self._check_in_fluss(path, changes_of)
+
+        return Merge(info, self.read(path), source, on, write, check, is_case_sensitive=self._is_case_sensitive())
+
+    def _check_in_fluss(self, path: TablePath, chosen: Callable[[DataFrame], DataFrame], **how: Any) -> None:
+        """Refuse to change rows that only the lake has; ``chosen`` returns those of some rows that change."""
+        if self._merged({}, Use.BATCH_READ).get("scan.mode") == "fluss":
+            return
+
+        def changed(partitions: Sequence[str]) -> DataFrame:
+            return chosen(self.read(path, partitions=partitions, **how).alias(path.table_name))
+
+        check_changeable_rows(open_table(client_settings(self.options), path), changed)
 
     def _is_case_sensitive(self) -> bool:
         """Whether names of columns that differ in upper and lower case only are two names."""
@@ -347,7 +364,9 @@ class FlussSpark:
         checked = read_options({**self._merged({"table": str(path)}, Use.BATCH_READ)}, is_stream=False)
         if not checked.is_same_for_spark(condition, info.schema):
             raise FlussError("The condition is on times that Spark sees with fewer digits; use fs.delete(where=...)")
-        self.delete(self.read(path, filter=condition, columns=info.primary_keys), path)
+        how: dict[str, Any] = {"filter": condition, "columns": info.primary_keys}
+        self._check_in_fluss(path, lambda rows: rows, **how)
+        self.delete(self.read(path, **how), path)
 
     def write_stream(
         self,

@@ -70,6 +70,9 @@ def only_in_lake_of(table: FlussTable) -> OnlyInLake:
     Not every server tells which partitions were created again.
     """
     info = context_of(table).info
+    if info.has_primary_key() and not info.is_partitioned():
+        # A bucket that is there has all its rows.
+        return OnlyInLake()
     plan = union_plan_of(table, [narrowest_column(info.schema)])
     if plan is None:
         return OnlyInLake()

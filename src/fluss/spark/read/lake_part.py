@@ -20,10 +20,12 @@ from fluss.client.bulk import (
     lake_rows_of,
     lake_snapshot_at,
     lake_snapshot_of,
+    only_in_lake_of,
     partitions_of,
     union_plan_of,
 )
 from fluss.errors import ErrorCode, FlussError
+from fluss.schema.schema import shown_names
 from fluss.schema.table import PartitionSpec, TableBucket, TableInfo
 from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.snapshot import LakePart, Snapshot
@@ -157,3 +159,18 @@ def check_not_in_lake(
                 f"{table.table_path} has {missing} in its lake only, where this query cannot look for them; set "
                 "'scan.mode'=fluss to read what Fluss still has, or lake to read the lake"
             )
+
+
+def check_past_in_fluss(table: FlussTable, options: ReadOptions) -> None:
+    """Refuse to read a table as it was if partitions of it are only in its lake.
+
+    The tiered offsets of a lake name a partition that was dropped until the next round only, its files for ever.
+    """
+    if options.mode != "union" or options.view or options.partitions is not None:
+        return
+    names = only_in_lake_of(table).partitions
+    if names:
+        raise FlussError(
+            f"{table.table_path} has partitions in its lake only, where a read of the past cannot look for them: "
+            f"{shown_names(names)}; set 'scan.mode'=fluss to read what Fluss still has, or lake to read the lake"
+        )

@@ -60,6 +60,7 @@ from fluss.schema.types import TypeRoot
 from fluss.spark.query_options import ReadOptions
 from fluss.spark.read.lake_part import (
     check_not_in_lake,
+    check_past_in_fluss,
     lake_files,
     lake_snapshot,
     reads_only_lake,
@@ -339,6 +340,8 @@ def _snapshot(
     info = table.get_table_info()
     if reads_only_lake(options):
         return lake_snapshot(table, options)
+    if options.as_of_ms is not None or options.as_of_offsets is not None:
+        check_past_in_fluss(table, options)
     for tries_left in reversed(range(_TRIES_MAX)):
         if reads_union(options):
             try:

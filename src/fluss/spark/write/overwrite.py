@@ -4,7 +4,8 @@ A log has no way to take rows back, so a log table can only be appended to. A pr
 writing the new rows, and then deleting the rows of all other keys. Tasks note the keys that they write, as hashes of
 128 bits; when all of them are done, the driver reads the keys of the table and deletes those that no task has written.
 Readers see the table change row by row, first the new rows, then the deletes. If the write fails in between, the old
-rows that were not updated are still there; it may just be repeated.
+rows that were not updated are still there; it may just be repeated. Rows that only the lake has cannot be deleted: a
+table with such rows is not overwritten.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fluss.row.arrow_arrays import bool_array
 from fluss.row.encoded import EncodedRows
 from fluss.schema.table import TableInfo
 from fluss.schema.table_options import DELETE_BEHAVIOR, MERGE_ENGINE, DeleteBehavior
+from fluss.spark.write.only_in_lake import check_replaceable_rows
 from fluss.spark.write.row_hashes import Hashes, RowCounts
 from fluss.spark.write.sink import SinkPlan
 from fluss.spark.write.sink_rows import SinkRows
@@ -45,6 +47,7 @@ class Overwrite:
         info = plan.open_table().get_table_info()
         if info.has_primary_key():
             _check_replaceable(plan, info)
+            check_replaceable_rows(plan.open_table())
             return cls(secrets.randbits(63))
         if plan.options.allow_overwrite:
             return None
@@ -57,6 +60,8 @@ class Overwrite:
     def delete_others(self, table: FlussTable, tasks: Sequence[Hashes]) -> None:
         """Delete the rows whose keys no task has written."""
         info = table.get_table_info()
+        # A partition may have been dropped meanwhile.
+        check_replaceable_rows(table)
         written = RowCounts(self.seed)
         for hashes in tasks:
             written.add_hashes(hashes)

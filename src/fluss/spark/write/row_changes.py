@@ -7,6 +7,7 @@ write between the read and the write to the same rows is written over.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final, Literal, TypeAlias
@@ -127,10 +128,14 @@ class Merge:
         source: DataFrame,
         on: ExpressionLike,
         write: Callable[[DataFrame], None],
+        check: Callable[[Callable[[DataFrame], DataFrame]], None],
         *,
         is_case_sensitive: bool,
     ) -> None:
-        """``write`` writes rows of the table with a column that says what each of them means."""
+        """``write`` writes rows of the table with a column that says what each of them means.
+
+        ``check`` is called before: with what returns the changes of rows of the table, given some of these rows.
+        """
         check_changeable(info)
         self._info = info
         self._schema = spark_schema(info.schema)
@@ -138,6 +143,7 @@ class Merge:
         self._source = source
         self._on = _column(on)
         self._write = write
+        self._check = check
         self._is_case_sensitive = is_case_sensitive
         self._clauses: list[_Clause] = []
 
@@ -208,9 +214,18 @@ class Merge:
         changes = self._changes().persist()
         try:
             self._check_once(changes)
+            if any(clause.matching != "not matched" for clause in self._clauses):
+                self._check(self._changes_of)
             self._write(changes)
         finally:
             changes.unpersist()
+
+    def _changes_of(self, target: DataFrame) -> DataFrame:
+        """Return what becomes of some rows of the table, without rows that are inserted."""
+        part = copy(self)
+        part._target = target
+        part._clauses = [clause for clause in self._clauses if clause.matching != "not matched"]
+        return part._changes()
 
     def _changes(self) -> DataFrame:
         """Return the rows that are written: all columns of the table, and what each row means."""

@@ -15,6 +15,7 @@ import fluss
 from fluss import FlussError, embedded
 from fluss.client.kernel.runtime import wait_for
 from fluss.spark.query_options import read_options
+from fluss.spark.read.past import version_of
 from fluss.spark.read.planner import TablePlan, plan_batch
 from fluss.spark.read.snapshot import Snapshot
 from fluss.spark.read.split_read import SplitRead, table_columns, table_filter, view_filter
@@ -179,6 +180,24 @@ def test_partitions_that_fluss_has_dropped_are_read_from_the_lake(tables: Tables
         with pytest.raises(FlussError) as caught:
             Query(tables, table, view, scan__partitions="name=never").read()
         assert caught.value.error_code == 36
+
+
+def test_the_past_is_not_read_without_partitions_that_only_the_lake_has(tables: Tables) -> None:
+    table = tables.create(ROWS, (), partition_keys=["name"], bucket_count=1, properties=LAKE)
+    for name in ("old", "new"):
+        wait_for(tables.admin.create_partition(table.table_path, {"name": name}))
+        append(table, range(10), name)
+    tier(table)
+    then = version_of(table)
+    assert len(Query(tables, table, scan__as_of__offsets=then).read()) == 20
+    wait_for(tables.admin.drop_partition(table.table_path, {"name": "old"}))
+    append(table, range(10), "new")
+    # From the second round on the lake's offsets do not name the partition any more.
+    tier(table)
+    left = version_of(table)
+    with pytest.raises(FlussError, match=r"has partitions in its lake only.*'old'.*'scan.mode'=fluss"):
+        Query(tables, table, scan__as_of__offsets=left).read()
+    assert len(Query(tables, table, scan__as_of__offsets=left, scan__mode="fluss").read()) == 20
 
 
 def test_a_part_of_another_kind_is_not_read_as_something_else(tables: Tables) -> None:
