@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import count, islice, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -140,6 +140,51 @@ def test_requests_that_arrive_late_and_again_are_stored_once(good_network: Fault
         for handle in handles:
             wait_for(handle.wait())
     check_once_and_in_order(read_by_bucket(good_network, path, 1500), set(range(1500)))
+
+
+@pytest.mark.parametrize("outage", [Faults(refuses=True), Faults(stalls=True), CUTS], ids=["refuses", "stalls", "cuts"])
+def test_after_rows_that_failed_for_good_the_next_are_stored_once_and_in_order(
+    good_network: FaultProxy, path: fluss.TablePath, outage: Faults
+) -> None:
+    rng = random.Random(3)
+    numbers = count()
+    acknowledged: set[int] = set()
+    # Batches fail soon, and some of them are stored, or arrive late.
+    options = {"request-timeout": "1000" if outage.stalls else "30000", "writer.batch-size": "2048"}
+    with connect(good_network, **options, **{"writer.retries": "2"}) as connection:
+        table = wait_for(connection.get_table(path))
+        writer = table.new_append().create_writer()
+
+        def write(row_count: int) -> dict[int, fluss.WriteResultHandle]:
+            return {number: writer.append(row(number, rng)) for number in islice(numbers, row_count)}
+
+        def are_stored(written: dict[int, fluss.WriteResultHandle]) -> bool:
+            stored = {number for number, handle in written.items() if not code_of(lambda h=handle: wait_for(h.wait()))}
+            acknowledged.update(stored)
+            return len(stored) == len(written)
+
+        eventually(lambda: are_stored(write(100)))
+        for _ in range(2):
+            good_network.faults = Faults(stalls=True)
+            written = write(60)
+            with pytest.raises(fluss.FlussError, match="flush timed out"):
+                wait_for(writer.flush(timeout=0.5))
+            # They are on their way, and do not arrive, or too late.
+            good_network.faults = outage
+            if not outage.stalls:
+                good_network.cut_all()
+            assert not are_stored(written) or outage == CUTS
+            good_network.faults = Faults()
+            if outage.refuses:
+                assert are_stored(write(100)), "nothing is left of what has failed"
+            else:
+                # Connections of before may still be cut, or take as long as the client waits.
+                eventually(lambda: are_stored(write(100)))
+        row_count = table.new_scan().to_arrow().num_rows
+    found = read_by_bucket(good_network, path, row_count)
+    everything = [number for ids in found for number in ids]
+    assert len(everything) == len(set(everything)), "nothing is there twice"
+    check_once_and_in_order([[number for number in ids if number in acknowledged] for ids in found], acknowledged)
 
 
 # Reading
