@@ -89,8 +89,8 @@ def wait_for_trouble(connection: fluss.FlussConnection) -> None:
     """Wait until writers have been told that there is no leader, however long that takes."""
     client = connection._get_writer_client()
     client.accumulator.close_all()
-    tables = client._tables.values()
-    eventually(lambda: client._sender is not None and client._sender.trouble_of(list(tables)) is not None, "no leader")
+    tables = list(client._tables.values())
+    eventually(lambda: client._sender is not None and client._sender.trouble_of(tables) is not None, "no leader")
 
 
 def test_a_flush_that_is_given_a_limit_says_what_is_not_stored_and_why(
