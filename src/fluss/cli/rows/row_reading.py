@@ -25,6 +25,7 @@ import pyarrow.types as pat
 from fluss.cli.kernel.exits import CommandError, Exit
 from fluss.cli.kernel.values import value_from_json, value_from_text
 from fluss.cli.rows.row_files import STANDARD_INPUT, is_arrow_file, open_stream
+from fluss.csv_lines import csv_row_lines
 from fluss.errors import FlussError
 from fluss.file_formats import FileFormat
 from fluss.schema.arrow import arrow_type
@@ -251,7 +252,7 @@ class _CsvLines:
                 line += 1
             if block.end <= start:
                 continue
-            lines = _csv_lines(data)
+            lines = csv_row_lines(data)
             if not len(lines):
                 continue
             table, bad = self._parsed(data, len(lines), names)
@@ -318,14 +319,6 @@ class _CsvLines:
             "them, give --multiline",
             Exit.DATA,
         )
-
-
-def _csv_lines(data: bytes) -> np.ndarray:
-    """Return which lines are rows: those with anything in them."""
-    values = np.frombuffer(data, np.uint8)
-    ends = np.flatnonzero(values == ord("\n"))
-    sizes = np.diff(ends, prepend=-1) - 1
-    return np.flatnonzero((sizes > 1) | ((sizes == 1) & (values[ends - 1] != ord("\r"))))
 
 
 def _row_number(row: Any) -> int:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pat
 from pyarrow import csv, json
 
+from fluss.csv_lines import csv_row_lines
 from fluss.errors import FlussError
 from fluss.schema.schema import Schema
 from fluss.spark.bulk.files import BATCH_ROWS, DataFile, FileFacts, FilePiece, PlacedBatch, Unit, row_slices
@@ -119,6 +120,7 @@ class _CsvParser:
         self._targets = fit.targets
         arrow = schema.to_arrow()
         types: Mapping[str, pa.DataType] = {source: arrow.field(name).type for name, source in fit.sources.items()}
+        self._csv_format = csv_format
         self._parse = csv_format.parse_options(piece.file)
         self._convert = csv.ConvertOptions(
             column_types=types,
@@ -132,8 +134,33 @@ class _CsvParser:
         return csv.ReadOptions(column_names=list(self._piece.names), use_threads=False, block_size=block_bytes)
 
     def _table(self, data: bytes) -> pa.Table:
+        """Return the rows of some lines; those that are not lines are an error, as a block may end inside of one."""
+        if not data.endswith(b"\n"):
+            data += b"\n"
+        row_count = len(csv_row_lines(data))
+        # Behind the lines, one with too many values. It is not seen if a value in quotes goes on behind them.
+        mark = self._mark()
+        seen: list[Any] = []
+        parse = self._csv_format.parse_options(self._piece.file)
+
+        def skip_mark(row: Any) -> str:
+            if row.text != mark:
+                return "error"
+            seen.append(row)
+            return "skip"
+
+        parse.invalid_row_handler = skip_mark
+        data += mark.encode() + b"\n"
         # One byte more than there are: the reader wants to see that there are no more.
-        return csv.read_csv(pa.BufferReader(data), self._options(len(data) + 1), self._parse, self._convert)
+        table = csv.read_csv(pa.BufferReader(data), self._options(len(data) + 1), parse, self._convert)
+        if table.num_rows != row_count or len(seen) != 1:
+            raise pa.ArrowInvalid("a row does not end where the line does")
+        return table
+
+    def _mark(self) -> str:
+        special = (self._parse.delimiter, self._parse.quote_char, self._parse.escape_char)
+        value = next(each for each in "0123" if each not in special)
+        return str(self._parse.delimiter).join([value] * (len(self._piece.names) + 1))
 
     def read_block(self, block: LineBlock) -> Iterator[PlacedBatch]:
         if not block.data.strip():

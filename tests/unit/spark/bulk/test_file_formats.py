@@ -286,6 +286,18 @@ def test_line_ends_in_values_need_to_be_announced(tmp_path: Path) -> None:
     assert load(tmp_path, csv_format=CsvFormat(is_multiline=True))["name"].to_pylist() == ["a\nb", "c"]
 
 
+def test_a_value_that_goes_on_behind_the_end_of_a_block_is_no_two_values(tmp_path: Path) -> None:
+    # As texts, both halves of a row have as many values as a row.
+    rows = [f'user{number},"dear customer {number}\ncall back, thank you"\n' for number in range(3)]
+    schema = Schema(pa.schema([("name", pa.string()), ("note", pa.string())]))
+    (tmp_path / "a.csv").write_text("name,note\n" + "".join(rows))
+    for piece_bytes in range(1, sum(map(len, rows)) + 1):
+        with pytest.raises(UnfitInputError, match=r"a\.csv, line [2-7]: .*give multiline=True"):
+            load(tmp_path, schema=schema, piece_bytes=piece_bytes)
+    loaded = load(tmp_path, schema=schema, csv_format=CsvFormat(is_multiline=True))
+    assert loaded["note"].to_pylist() == [f"dear customer {number}\ncall back, thank you" for number in range(3)]
+
+
 def test_a_csv_file_of_names_only_has_no_rows(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,name")
     (tmp_path / "b.csv").write_text("")
