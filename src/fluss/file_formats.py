@@ -1,10 +1,14 @@
-"""Files of rows by their names: what they consist of, and whether they are compressed as a whole."""
+"""Files of rows: what they consist of by their names, whether they are compressed, and where rows of CSV are."""
 
 from __future__ import annotations
 
 import os
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 COMPRESSED_SUFFIXES: Final = (".gz", ".bz2", ".zst", ".lz4", ".br")
 
@@ -44,3 +48,16 @@ def format_by_name(path: str) -> FileFormat | None:
     for suffix in COMPRESSED_SUFFIXES:
         name = name.removesuffix(suffix)
     return FORMATS.get(os.path.splitext(name)[1])
+
+
+def csv_row_lines(data: bytes) -> npt.NDArray[np.int64]:
+    """Return which lines are rows of CSV: those with anything in them. The data ends where a line does.
+
+    What a reader of rows must find, as long as no value has a line end in it.
+    """
+    import numpy as np
+
+    values = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(values == ord("\n"))
+    sizes = np.diff(ends, prepend=-1) - 1
+    return np.flatnonzero((sizes > 1) | ((sizes == 1) & (values[ends - 1] != ord("\r"))))

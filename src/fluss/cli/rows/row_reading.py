@@ -25,9 +25,8 @@ import pyarrow.types as pat
 from fluss.cli.kernel.exits import CommandError, Exit
 from fluss.cli.kernel.values import value_from_json, value_from_text
 from fluss.cli.rows.row_files import STANDARD_INPUT, is_arrow_file, open_stream
-from fluss.csv_lines import csv_row_lines
 from fluss.errors import FlussError
-from fluss.file_formats import FileFormat
+from fluss.file_formats import FileFormat, csv_row_lines
 from fluss.schema.arrow import arrow_type
 from fluss.schema.schema import Schema
 from fluss.schema.types import TypeRoot

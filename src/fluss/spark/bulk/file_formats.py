@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pyarrow.types as pat
 from pyarrow import csv, json
 
-from fluss.csv_lines import csv_row_lines
 from fluss.errors import FlussError
+from fluss.file_formats import csv_row_lines
 from fluss.schema.schema import Schema
 from fluss.spark.bulk.files import BATCH_ROWS, DataFile, FileFacts, FilePiece, PlacedBatch, Unit, row_slices
 from fluss.spark.bulk.fitting import ColumnFit
