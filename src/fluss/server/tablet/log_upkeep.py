@@ -122,7 +122,7 @@ class LogUpkeep:
                 # No request has asked for it yet.
                 bucket.is_used = False
         await open_all(buckets, is_use=False)
-        left = sum(not bucket.current.is_settled for bucket in buckets)
+        left = sum(not bucket.is_settled for bucket in buckets)
         await self._close_unused(buckets)
         return left
 
