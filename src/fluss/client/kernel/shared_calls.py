@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Collection, Coroutine, Hashable
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -56,11 +56,7 @@ class SharedCalls:
     async def close(self) -> None:
         """Cancel what runs, and refuse everything from now on."""
         self._is_closed = True
-        tasks = [*self._running.values(), *self._next.values()]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await cancel_all([*self._running.values(), *self._next.values()])
 
     def _start(self, tasks: dict[Hashable, asyncio.Task[Any]], key: Hashable, work: _Work[T]) -> asyncio.Task[T]:
         if self._is_closed:
@@ -91,3 +87,11 @@ def _finished(tasks: dict[Hashable, asyncio.Task[Any]], key: Hashable, task: asy
 
 def _closed() -> FlussError:
     return FlussError("the connection is closed; create a new one")
+
+
+async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended. How they ended is not told."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)

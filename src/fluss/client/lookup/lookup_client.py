@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar, cast
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import BucketKey, TableLeaders
 from fluss.client.kernel.runtime import Runtime
+from fluss.client.kernel.shared_calls import cancel_all
 from fluss.client.lookup.keys_and_rows import Located
 from fluss.client.lookup.pending import (
     Intake,
@@ -352,11 +353,7 @@ class LookupClient:
             if queue.timer is not None:
                 queue.timer.cancel()
         self._queues.clear()
-        tasks = [*self._tasks, *self._calls]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await cancel_all([*self._tasks, *self._calls])
         self._give_up(list(self._waiting), _closed())
         self._take_submitted()
 

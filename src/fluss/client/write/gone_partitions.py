@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from fluss.client.kernel.cluster import Cluster
+from fluss.client.kernel.shared_calls import cancel_all
 from fluss.client.kernel.table_calls import partition_infos
 from fluss.client.write.blocks import PhysicalTable
 from fluss.client.write.sender import Sender
@@ -67,11 +68,7 @@ class GonePartitions:
     async def close(self) -> None:
         """Stop asking."""
         self._is_closed = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await cancel_all(list(self._tasks))
 
     async def _look(self, info: TableInfo) -> None:
         tables = self._known(info.table_id)

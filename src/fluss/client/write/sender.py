@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import LEADERLESS_S_MAX, TableLeaders
 from fluss.client.kernel.missing_partitions import MissingPartitions
+from fluss.client.kernel.shared_calls import cancel_all
 from fluss.client.kernel.table_calls import is_gone
 from fluss.client.write.batch import Batch, BucketQueue, Idempotence, Verdict, allocate_writer_id
 from fluss.client.write.blocks import PhysicalTable
@@ -148,11 +149,7 @@ class Sender:
             self._fail_waiting(queue, error)
         for batch in list(self._in_flight):
             self._end(batch, error)
-        tasks = {*self._tasks, *([self._allocation] if self._allocation is not None else [])}
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await cancel_all([*self._tasks, *([self._allocation] if self._allocation is not None else [])])
         await self._searches.close()
 
     # Rounds
@@ -493,11 +490,7 @@ class _LeaderSearches:
                 del self._searches[table]
 
     async def close(self) -> None:
-        tasks = [search.task for search in self._searches.values() if search.task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await cancel_all([search.task for search in self._searches.values() if search.task is not None])
         await self._missing_partitions.close()
 
     async def _search(self, table: PhysicalTable, search: _LeaderSearch) -> None:

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import BucketKey, find_leaders
+from fluss.client.kernel.shared_calls import cancel_all
 from fluss.client.scan.fetch.buffer import (
     FROM_SNAPSHOT,
     Chunk,
@@ -204,11 +205,7 @@ class Fetcher:
     async def close(self) -> None:
         """Stop fetching. What is buffered is dropped, and waiting polls end."""
         self._is_closed = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await cancel_all(list(self._tasks))
         await self._snapshots.close()
         self._remote.close()
         self._by_key.clear()

@@ -23,6 +23,7 @@ from typing import Final, Protocol
 
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.leaders import find_leaders
+from fluss.client.kernel.shared_calls import cancel_all
 from fluss.client.scan.fetch.buffer import FROM_SNAPSHOT, Chunk, Frame, ScanBuffer, Subscription
 from fluss.client.scan.fetch.kv_files import KvFileSession, SnapshotUnreadableError
 from fluss.errors import CorruptMessageError, ErrorCode, FlussError, NetworkError
@@ -126,11 +127,7 @@ class SnapshotFetcher:
 
     async def close(self) -> None:
         """Stop everything, and give back what servers keep for it."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await cancel_all(list(self._tasks.values()))
 
     def _finished(self, subscription: Subscription, task: asyncio.Task[None]) -> None:
         del self._tasks[subscription]
