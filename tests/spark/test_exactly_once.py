@@ -49,7 +49,7 @@ def write_files(directory: Path, files: int = FILES, rows_per_file: int = ROWS_P
 
 
 def killing_source(provider: str, kills: dict[tuple[int, int], int], sends_before: int) -> type[FlussDataSource]:
-    """Return a data source whose tasks kill their process when they have sent some batches.
+    """Return a data source whose tasks kill their process when they have sent some batches, or all there are.
 
     ``kills`` says for a micro-batch and a partition how many attempts die.
     """
@@ -82,12 +82,15 @@ def killing_source(provider: str, kills: dict[tuple[int, int], int], sends_befor
                             os.kill(os.getpid(), signal.SIGKILL)
                         original(writer, bucket, records)
 
-                    if task.attemptNumber() < kills.get(place, 0):
-                        SequencedWriter._send = send  # type: ignore[method-assign, assignment]  # this process is about to end
-                    try:
+                    if task.attemptNumber() >= kills.get(place, 0):
                         return super().write(iterator)
+                    SequencedWriter._send = send  # type: ignore[method-assign, assignment]  # this process is about to end
+                    try:
+                        super().write(iterator)
+                        # What attempts before this one have sent may have left too little for another kill.
+                        os.kill(os.getpid(), signal.SIGKILL)
                     finally:
-                        SequencedWriter._send = original  # type: ignore[method-assign]  # or not, if little is left
+                        SequencedWriter._send = original  # type: ignore[method-assign]  # or not: the attempt failed
 
             plain = super().streamWriter(schema, overwrite)
             killing = KillingWriter.__new__(KillingWriter)
