@@ -508,7 +508,8 @@ def make_checkpoint(store: KvStore, directories: KvDirectories, *, offset: int) 
         remove_store(unfinished)
     # One that is ahead of the store is not a copy of it.
     applied_offset = store.state.applied_offset
-    usable = [known for known, _ in directories.checkpoints() if offset <= known <= applied_offset]
+    enough = min(offset, applied_offset)
+    usable = [known for known, _ in directories.checkpoints() if enough <= known <= applied_offset]
     if usable:
         return usable[0]
     return store.checkpoint(unfinished).applied_offset

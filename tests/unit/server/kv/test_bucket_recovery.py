@@ -291,6 +291,10 @@ async def test_one_copy_is_kept_and_none_is_made_without_need(tmp_path):
         assert second > first
         assert await bucket.kv.protect(second - 1) == second
         assert snapshots(tmp_path) == [second]
+        end = bucket.log.offset_next
+        for _ in range(2):
+            assert await bucket.kv.protect(end + 1) == end, "the store has not come further"
+            assert snapshots(tmp_path) == [end]
 
 
 async def test_copies_that_are_not_finished_damaged_or_of_another_log_are_not_used(tmp_path):
