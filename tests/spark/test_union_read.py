@@ -150,6 +150,8 @@ def test_rows_that_only_the_lake_has_are_not_changed_in_part(
         lambda: fs.write(new, name, mode="overwrite"),
         lambda: creating.write(new, name, mode="overwrite"),
         lambda: creating.delete(table=name, where="id = 4"),
+        lambda: creating.delete(spark.sql("SELECT 'gone' AS NAME, 4 AS id UNION SELECT 'here', 99"), name),
+        lambda: creating.delete(spark.sql("SELECT 99L AS id, 'gone' AS name"), name),
         lambda: creating.sql(f"DELETE FROM fluss.{name} WHERE id = 4"),
         lambda: creating.spark.sql(f"DELETE FROM fluss.{name} WHERE id = 4"),
         lambda: creating.update(name, {"small": "small + 1"}),
@@ -159,7 +161,7 @@ def test_rows_that_only_the_lake_has_are_not_changed_in_part(
             change()
         assert rows(fs.read(name)) == before
     # What does not concern these rows is done, and so is what is said to be about Fluss only.
-    creating.delete(table=name, where="id = 4 AND name = 'here'")
+    creating.delete(spark.sql("SELECT 'here' AS NAME, 4 AS id, 'gone' AS other"), name)
     creating.spark.sql(f"DELETE FROM fluss.{name} WHERE id = 5 AND name = 'here'")
     creating.update(name, {"small": "small + 1"}, where="name = 'here' AND id < 2")
     merge("target.id = source.id AND target.name = 'here'")

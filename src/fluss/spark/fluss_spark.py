@@ -307,8 +307,12 @@ class FlussSpark:
         for key in info.primary_keys:
             if matching_name(key, keys.columns, is_case_sensitive=self._is_case_sensitive()) is None:
                 raise FlussError(f"The keys have no column '{key}'; columns are {shown_names(keys.columns)}")
-        deletes = keys.select(*(col(quoted_name(key)) for key in info.primary_keys), lit("-D").alias(CHANGE_TYPE))
-        self.write(deletes, path, change_type_column=CHANGE_TYPE, **options)
+        chosen = keys.select(*(col(quoted_name(key)) for key in info.primary_keys))
+        if where is None and info.is_partitioned():
+            # Also keys that the lake does not have: a partition that began anew with a delete would hide its rows.
+            by, names = list(info.partition_keys), [quoted_name(key) for key in info.partition_keys]
+            self._check_in_fluss(path, lambda rows: chosen.join(rows.select(*names).distinct(), by, "left_semi"))
+        self.write(chosen.withColumn(CHANGE_TYPE, lit("-D")), path, change_type_column=CHANGE_TYPE, **options)
 
     def update(
         self,
