@@ -36,6 +36,7 @@ from fluss.storage.remote.objects import DirectoryObjects
 from fluss.storage.remote.store import RemoteStore, RemoteTraffic
 from fluss.storage.vfs import Files, OsFiles
 from fluss.testing.waiting import eventually
+from tests.open_files import open_below
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
 EVENTS = fluss.TablePath("fluss", "events")
@@ -125,6 +126,23 @@ def test_tables_rows_writers_and_offsets_go_on_after_a_restore(data_dir: Path, r
                 assert later > table_id + 1000, "ids that the lost server gave out later are not given out again"
     with serving(new_dir, {"backup.restore-from": str(remote)}) as (_, connection):
         assert ids(connection) == list(range(25)), "the same command starts it again"
+
+
+def test_a_process_holds_no_file_open_of_servers_that_have_stopped(
+    data_dir: Path, remote: Path, new_dir: Path, tmp_path: Path
+) -> None:
+    with serving(data_dir, {"remote.data.dir": str(remote)}) as (_, connection):
+        create(connection)
+        create(connection, KEYED, primary_keys=["id"])
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 20)
+        upserts = connection.get_table(KEYED).new_upsert().create_writer()
+        upserts.upsert({"id": 1, "text": "x"})
+        upserts.flush()
+        assert open_below(tmp_path)
+    assert not open_below(tmp_path)
+    with serving(new_dir, {"backup.restore-from": str(remote)}) as (_, connection):
+        assert ids(connection) == list(range(20))
+    assert not open_below(tmp_path)
 
 
 def test_rights_users_and_settings_are_in_the_backup(data_dir: Path, remote: Path, new_dir: Path) -> None:

@@ -3,7 +3,6 @@ Shown against a server process, while others write, after columns were added, an
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -31,6 +30,7 @@ from fluss.testing.cluster import ServerProcess
 from fluss.testing.waiting import eventually
 from tests.integration.keyed_tables import Tables, delete, in_background, tables_of, upsert, upsert_batch
 from tests.java.cluster import JavaCluster
+from tests.open_files import open_files
 
 LOG = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.float64())])
 KEYED = pa.schema([("name", pa.string()), ("id", pa.int32()), ("price", pa.int64())])
@@ -216,13 +216,7 @@ def kinds_of_threads() -> set[str]:
 
 
 def socket_count() -> int:
-    links = []
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            links.append(os.readlink(f"/proc/self/fd/{number}"))
-        except OSError:
-            continue
-    return sum(link.startswith("socket:") for link in links)
+    return sum(link.startswith("socket:") for link in open_files())
 
 
 @pytest.fixture(scope="module")

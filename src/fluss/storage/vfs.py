@@ -171,6 +171,11 @@ class OsFiles:
         self._forget_count = 0
         self._lock = threading.Lock()
 
+    def __del__(self) -> None:
+        # None of them is lent: what is lent keeps this alive.
+        for descriptor in self._descriptors.values():
+            os.close(descriptor.number)
+
     @property
     def descriptor_count(self) -> int:
         """How many files are held open. Those in use at this moment may exceed the limit."""

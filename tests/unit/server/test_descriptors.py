@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from fluss.storage.kv import rocks
 from fluss.storage.kv.rocks import KvResources
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.vfs import DESCRIPTORS_MAX
+from tests.open_files import open_below
 
 
 def test_connections_are_fewer_than_descriptors_beside_files():
@@ -63,16 +63,5 @@ def test_a_database_with_many_files_has_no_more_of_them_open_than_it_may(tmp_pat
         rocks.ingest(database, path)
     assert [database[b"%03d" % number] for number in range(60)] == [b"value"] * 60
     assert len(list(directory.glob("*.sst"))) == 60
-    assert len(_open_below(directory)) <= files.files_per_store
+    assert len(open_below(directory)) <= files.files_per_store
     database.close()
-
-
-def _open_below(directory: Path) -> list[str]:
-    """Return the files below a directory that this process has open."""
-    found = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            found.append(os.readlink(f"/proc/self/fd/{name}"))
-        except OSError:
-            continue
-    return [path for path in found if path.startswith(f"{directory}{os.sep}")]

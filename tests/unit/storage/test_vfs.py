@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fluss.storage.vfs import OsFiles
+from tests.open_files import open_below
 
 
 @pytest.fixture
@@ -23,19 +24,6 @@ def _busy_threads() -> Iterator[None]:
     sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(before)
-
-
-def open_descriptors(directory: Path) -> list[str]:
-    """Return the files below a directory that this process holds open."""
-    found = []
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{number}")
-        except FileNotFoundError:
-            continue
-        if target.startswith(f"{directory}{os.sep}"):
-            found.append(target)
-    return found
 
 
 @pytest.fixture
@@ -103,14 +91,14 @@ def test_no_more_descriptors_are_kept_than_allowed(tmp_path: Path) -> None:
     files = OsFiles(descriptors_max=8)
     for index in range(50):
         files.write(tmp_path / str(index), [b"x"], 0)
-    assert len(open_descriptors(tmp_path)) == files.descriptor_count == 8
+    assert len(open_below(tmp_path)) == files.descriptor_count == 8
     files.read(tmp_path / "42", 0, 1)
     files.write(tmp_path / "new", [b"x"], 0)
-    assert str(tmp_path / "42") in open_descriptors(tmp_path), "the one that was used last stays"
+    assert str(tmp_path / "42") in open_below(tmp_path), "the one that was used last stays"
     files.forget(tmp_path / "42")
-    assert str(tmp_path / "42") not in open_descriptors(tmp_path)
+    assert str(tmp_path / "42") not in open_below(tmp_path)
     files.forget(tmp_path)
-    assert open_descriptors(tmp_path) == []
+    assert open_below(tmp_path) == []
 
 
 def test_forgetting_a_directory_spares_one_whose_name_only_begins_like_it(files: OsFiles, tmp_path: Path) -> None:
@@ -118,7 +106,7 @@ def test_forgetting_a_directory_spares_one_whose_name_only_begins_like_it(files:
         files.make_directory(tmp_path / name)
         files.write(tmp_path / name / "a", [b"x"], 0)
     files.forget(tmp_path / "log-1")
-    assert open_descriptors(tmp_path) == [str(tmp_path / "log-10" / "a")]
+    assert open_below(tmp_path) == [str(tmp_path / "log-10" / "a")]
     files.forget(tmp_path)
 
 
@@ -131,16 +119,16 @@ def test_everything_below_a_directory_is_forgotten_and_nothing_beside_it(tmp_pat
     # The first one is pushed out, and nothing below its directory is left after the second.
     files.write(tmp_path / "e" / "6", [b"x"], 0)
     files.forget(paths[1])
-    assert sorted(open_descriptors(tmp_path)) == sorted(map(str, [*paths[2:], tmp_path / "e" / "6"]))
+    assert sorted(open_below(tmp_path)) == sorted(map(str, [*paths[2:], tmp_path / "e" / "6"]))
     files.forget(tmp_path / "a" / "b")
     assert files.descriptor_count == 4
     files.forget(tmp_path / "a")
-    assert sorted(open_descriptors(tmp_path)) == sorted(map(str, [paths[4], tmp_path / "e" / "6"]))
+    assert sorted(open_below(tmp_path)) == sorted(map(str, [paths[4], tmp_path / "e" / "6"]))
     files.write(paths[0], [b"y"], 0)
     files.rename(tmp_path / "a", tmp_path / "f")
-    assert sorted(open_descriptors(tmp_path)) == sorted(map(str, [paths[4], tmp_path / "e" / "6"]))
+    assert sorted(open_below(tmp_path)) == sorted(map(str, [paths[4], tmp_path / "e" / "6"]))
     files.forget(tmp_path.parent)
-    assert (files.descriptor_count, open_descriptors(tmp_path)) == (0, [])
+    assert (files.descriptor_count, open_below(tmp_path)) == (0, [])
 
 
 @pytest.mark.usefixtures("_busy_threads")
@@ -166,7 +154,7 @@ def test_readers_get_the_right_bytes_while_others_push_their_descriptors_out(tmp
         assert all(job.result() > 10 for job in jobs)
     assert files.descriptor_count <= 3
     files.forget(tmp_path)
-    assert open_descriptors(tmp_path) == []
+    assert open_below(tmp_path) == []
 
 
 @pytest.mark.usefixtures("_busy_threads")
@@ -239,7 +227,7 @@ def test_what_is_not_there_is_listed_removed_and_forgotten_without_complaint(fil
 def test_a_removed_file_is_gone_even_if_it_was_open(files: OsFiles, tmp_path: Path) -> None:
     files.write(tmp_path / "a", [b"old"], 0)
     files.remove(tmp_path / "a")
-    assert open_descriptors(tmp_path) == []
+    assert open_below(tmp_path) == []
     files.write(tmp_path / "a", [b"n"], 0)
     assert files.read(tmp_path / "a", 0, 10) == b"n"
     files.rename(tmp_path / "a", tmp_path / "b")
@@ -249,6 +237,15 @@ def test_a_removed_file_is_gone_even_if_it_was_open(files: OsFiles, tmp_path: Pa
         files.read(tmp_path / "a", 0, 1)
     files.remove_tree(tmp_path)
     assert not tmp_path.exists()
+
+
+def test_files_that_nobody_has_any_more_hold_nothing_open(tmp_path: Path) -> None:
+    files = OsFiles()
+    for name in ("a", "b"):
+        files.write(tmp_path / name, [b"x"], 0)
+    assert len(open_below(tmp_path)) == 2
+    del files
+    assert not open_below(tmp_path)
 
 
 def test_descriptors_that_are_kept_make_room_when_there_are_no_others(tmp_path: Path) -> None:

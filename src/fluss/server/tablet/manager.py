@@ -365,6 +365,8 @@ class TabletManager:
                 await asyncio.to_thread(self._checkpoints.write_clean_shutdown_marker)
         except OSError as error:
             logger.error("the next start will look through the logs, since this could not be noted: %s", error)
+        # Also those of remote storage: a process may have many servers, one after the other.
+        self._files.forget(Path(self._data_dir.anchor))
 
     async def _stop_threads(self) -> None:
         if self._remote is not None:
