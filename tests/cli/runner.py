@@ -126,7 +126,11 @@ class Running:
         return Result(code, self._text(self._out), "" if self._err is None else self._text(self._err))
 
     def _read(self, timeout_s: float) -> None:
-        for descriptor in select.select(list(self._open), [], [], timeout_s)[0]:
+        # select() refuses descriptors of processes with many files, as one may be that runs many tests.
+        poll = select.poll()
+        for descriptor in self._open:
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, _ in poll.poll(timeout_s * 1000):
             try:
                 data = os.read(descriptor, 65536)
             except OSError:

@@ -163,8 +163,8 @@ class ForkedServer:
 
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> Self:
         """Wait until clients can connect. Raises FlussError if it ends before; one that hangs is killed."""
-        ready, _, _ = select.select([self._answers], [], [], timeout_s)
-        answer = json.loads(self._answers.readline() or b"{}") if ready else {}
+        is_answered = _is_readable(self._answers.fileno(), timeout_s)
+        answer = json.loads(self._answers.readline() or b"{}") if is_answered else {}
         if "port" not in answer:
             self.kill()
             raise FlussError(answer.get("error", "the server ended, or hangs, before it was ready; its log tells more"))
@@ -173,7 +173,7 @@ class ForkedServer:
 
     @property
     def is_running(self) -> bool:
-        return self._handle is not None and not select.select([self._handle], [], [], 0)[0]
+        return self._handle is not None and not _is_readable(self._handle, 0)
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
@@ -238,11 +238,9 @@ class ForkedServer:
         if self._answers.closed:
             return None
         try:
-            if self._handle is not None:
-                ended, _, _ = select.select([self._handle], [], [], STOP_TIMEOUT_S)
-                if not ended:
-                    self.send_signal(signal.SIGKILL)
-                    raise FlussError(f"the server did not end within {STOP_TIMEOUT_S:g} s")
+            if self._handle is not None and not _is_readable(self._handle, STOP_TIMEOUT_S):
+                self.send_signal(signal.SIGKILL)
+                raise FlussError(f"the server did not end within {STOP_TIMEOUT_S:g} s")
             lines = self._answers.read().splitlines()
             return json.loads(lines[-1]).get("code") if lines else None
         finally:
@@ -250,6 +248,13 @@ class ForkedServer:
             if self._handle is not None:
                 os.close(self._handle)
                 self._handle = None
+
+
+def _is_readable(descriptor: int, timeout_s: float) -> bool:
+    """Wait until there is something to read, or the end. With many open files ``select`` would refuse."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def _thread_state(thread: Path) -> str:
