@@ -94,6 +94,12 @@ class Running:
             self._read(1.0)
         return self._text(self._out)
 
+    def type_hidden(self, prompt: str, text: str) -> None:
+        """Answer a prompt for a password. Only the blank behind it says that what is typed is taken, and not shown."""
+        self.read_until(prompt)
+        self.read_until_end(": ")
+        self.send(text)
+
     def give_up(self) -> None:
         """End a command that a test has left, because it failed."""
         if self._answers.fileno() >= 0:

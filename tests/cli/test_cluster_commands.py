@@ -161,10 +161,8 @@ def test_users_come_in_and_get_rights(fluss: FlussCommand, guarded: dict[str, st
     path = guarded["security.sasl.users.file"]
     assert fluss("user", "add", "alice", "--file", path, text="alice-secret\n").out == f"Added alice to {path}.\n"
     asked = fluss.start("user", "add", "bob", "--file", path, terminal=True)
-    asked.read_until("Password of bob: ")
-    asked.send("bob-secret\n")
-    asked.read_until("Repeat")
-    asked.send("bob-secret\n")
+    asked.type_hidden("Password of bob", "bob-secret\n")
+    asked.type_hidden("Repeat", "bob-secret\n")
     assert "bob-secret" not in asked.wait().ok().out
     assert [row["user"] for row in fluss("user", "ls", "--file", path, "-f", "json").rows] == ["alice", "bob"]
     fluss("user", "rm", "bob", "--file", path, terminal=True)

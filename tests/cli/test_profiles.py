@@ -36,8 +36,7 @@ def test_a_password_is_kept_for_its_owner_and_never_shown(fluss: FlussCommand) -
     login = ("--server", "localhost:1", "--user", "alice")
     told = fluss("profile", "add", "a", *login, "--password-file", "secret").out
     asked = fluss.start("profile", "add", "b", *login, terminal=True)
-    asked.read_until("Password: ")
-    asked.send(f"{PASSWORD}\n")
+    asked.type_hidden("Password", f"{PASSWORD}\n")
     told += asked.wait().ok().out
     told += fluss("profile", "add", "c", *login, environment={"FLUSS_PASSWORD": PASSWORD}).out
     for output_format in ("table", "json", "csv"):

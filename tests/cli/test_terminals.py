@@ -56,10 +56,8 @@ def test_profiles_users_and_completion_at_a_terminal(fluss: FlussCommand, typed)
     assert "ada" in typed("user", "ls", "--file", "users").out
     assert "ada" in fluss("user", "rm", "ada", "--file", "users").out
     hashed = fluss.start("user", "hash", terminal=True)
-    hashed.read_until(":")
-    hashed.send("a long password\n")
-    hashed.read_until("epeat")
-    hashed.send("a long password\n")
+    hashed.type_hidden("Password", "a long password\n")
+    hashed.type_hidden("epeat", "a long password\n")
     shown = hashed.wait().ok().out
     assert "$" in shown.splitlines()[-1], shown
     assert "a long password" not in shown
