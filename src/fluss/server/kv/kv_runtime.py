@@ -19,7 +19,6 @@ from fluss.server.kv.preparer import BatchPreparer
 from fluss.server.kv.snapshot_source import SnapshotSource
 from fluss.server.model import IdSource, LogArchive, Table
 from fluss.server.periodic import Periodic
-from fluss.storage.kv.rocks import DISK
 from fluss.storage.kv.store import KvResources
 from fluss.storage.kv.store_settings import KvStoreSettings
 from fluss.storage.log.tablet import LogTablet
@@ -89,7 +88,6 @@ class KvRuntime:
         # What it has of the rows of a bucket, if anything.
         self.snapshots_of: Callable[[LogTablet], SnapshotSource | None] = lambda log: None
         self._ids = ids
-        self._data_dir = data_dir
         self._resources: KvResources | None = None
         self._preparers: dict[int, BatchPreparer] = {}
         self._flushing = Periodic("key-value flush", settings.flush_interval_ms, self.flush_all)
@@ -104,7 +102,6 @@ class KvRuntime:
         await self.shared_stores.close()
         await self.threads.stop()
         await asyncio.to_thread(self._upkeep.shutdown)
-        DISK.forget(self._data_dir)
 
     def show(self, metrics: Metrics) -> None:
         """Have stores, and the memory of RocksDB, shown among the metrics."""

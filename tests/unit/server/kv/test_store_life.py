@@ -4,11 +4,9 @@ Tablet servers with many buckets; what is open is counted by the threads and fil
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -21,6 +19,7 @@ from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.kv import rocks
 from fluss.storage.log.tablet import LogTablet
 from fluss.testing.waiting import eventually_async
+from tests.open_files import open_below
 from tests.unit.server.kv.bucket_support import TABLE, Bucket, hosting, kv_batch
 
 
@@ -134,11 +133,7 @@ async def test_a_rush_on_all_stores_opens_few_of_them_at_the_same_time(tmp_path)
 
 
 def locks_held(directory):
-    targets = []
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            targets.append(descriptor.readlink())
-    return [path for path in targets if path.name == "LOCK" and path.is_relative_to(directory)]
+    return [path for path in open_below(directory) if path.endswith("/LOCK")]
 
 
 async def test_a_store_that_is_being_built_again_does_not_keep_others_from_being_opened(tmp_path, monkeypatch):
