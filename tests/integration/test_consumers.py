@@ -222,7 +222,7 @@ def test_a_commit_of_the_program_replaces_one_that_is_under_way(server: embedded
             read(consumer, 1)
             # This poll begins to commit the seventh record. The program is not done with it.
             consumer.poll(0)
-            assert consumer._committing is not None
+            assert consumer._stored._commit is not None
             consumer.commit(before)
             assert consumer.committed() == stored() == before
             # What is committed by the next polls is stored.

@@ -14,8 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 import pyarrow as pa
 
 from fluss.client.consume.group import NO_PARTITION, BucketKey
+from fluss.client.consume.stored_positions import StoredPositions
 from fluss.client.kernel.cluster import Cluster
 from fluss.client.kernel.runtime import Runtime, run_as_called, run_blocking
 from fluss.client.kernel.table_calls import bucket_offsets, partitions_of
@@ -100,11 +100,10 @@ class Consumer(ServerMade):
     _version: int
     # The buckets that are read, with the epochs of their ownership.
     _epochs: dict[TableBucket, int]
-    _committed: dict[TableBucket, int]
+    _stored: StoredPositions
     # Positions of the whole group, as far as a membership that has ended knew them.
     _seed: dict[BucketKey, int]
     _commit_due_s: float
-    _committing: tuple[Future[None], dict[TableBucket, int]] | None
     # What an iteration has polled and not finished; the first record is the one that the loop is at.
     _rest: deque[ScanRecord]
 
@@ -134,10 +133,9 @@ class Consumer(ServerMade):
             _forget=None,
             _version=-1,
             _epochs={},
-            _committed={},
+            _stored=StoredPositions(),
             _seed={},
             _commit_due_s=0.0,
-            _committing=None,
             _rest=deque(),
         )
 
@@ -310,9 +308,8 @@ class Consumer(ServerMade):
         if membership is None:
             return
         self._stop_reading(list(self._epochs))
-        self._committing = None
+        self._stored.clear()
         self._rest.clear()
-        self._committed.clear()
         self._seed |= await self._runtime.bridge(membership.positions())
         if self._forget is not None:
             self._forget.detach()
@@ -362,7 +359,7 @@ class Consumer(ServerMade):
             starts |= await self._first_positions(membership, without, new)
         try:
             scanner._begin(starts)
-            self._committed |= {bucket: offset for bucket, offset in offsets.items() if bucket in new}
+            self._stored.note({bucket: offset for bucket, offset in offsets.items() if bucket in new})
             self._epochs |= new
         except BaseException:
             # Ctrl-C: the next poll begins with them once more, if they are still this member's.
@@ -385,7 +382,7 @@ class Consumer(ServerMade):
     def _stop_reading(self, buckets: list[TableBucket]) -> None:
         for bucket in buckets:
             self._epochs.pop(bucket, None)
-        self._forget_committed(buckets)
+        self._stored.forget(buckets)
         self._rest = deque(record for record in self._rest if record.bucket in self._epochs)
         if self._scanner is not None and not self._is_closed:
             self._scanner._pipeline.subscriptions.end(buckets)
@@ -413,7 +410,7 @@ class Consumer(ServerMade):
     def committed(self) -> dict[TableBucket, int]:
         """Return the buckets that this member reads and that have a committed position, with that position."""
         self._check_open()
-        return dict(self._committed)
+        return self._stored.known()
 
     def seek(self, bucket: TableBucket, offset: int) -> None:
         """Have polls go on at another offset of a bucket that this member reads: a number or EARLIEST_OFFSET."""
@@ -426,7 +423,7 @@ class Consumer(ServerMade):
             raise FlussError(f"The offset must be EARLIEST_OFFSET or not negative, got {offset}")
         self._rest = deque(record for record in self._rest if record.bucket != bucket)
         self._scanner._begin({bucket: offset})
-        self._forget_committed([bucket])
+        self._stored.forget([bucket])
 
     def commit(self, positions: Mapping[TableBucket, int] | None = None) -> None:
         """Commit what polls have returned so far, or these offsets: of each bucket the one to go on at.
@@ -452,31 +449,19 @@ class Consumer(ServerMade):
                 raise FlussError("The consumer reads nothing yet; poll first")
             return
         chosen = self._delivered() if positions is None else dict(positions)
-        changed = self._not_committed(chosen)
-        rows = {_key(bucket): (self._epochs[bucket], offset) for bucket, offset in changed.items()}
+        changed = self._stored.not_stored(chosen)
         # These come behind what is under way, and are stored last. If this fails, it is not known which are.
-        self._forget_committed(changed)
+        self._stored.forget(changed)
         try:
-            await self._runtime.bridge(membership.commit(rows, timeout_s=timeout_s))
+            await self._runtime.bridge(membership.commit(self._rows(changed), timeout_s=timeout_s))
         except ConsumerFencedError:
             await self._lose()
             raise
-        self._committed |= changed
+        self._stored.note(changed)
 
-    def _not_committed(self, positions: Mapping[TableBucket, int]) -> dict[TableBucket, int]:
-        """Return those that are not stored, or may be replaced by what is under way."""
-        under_way = {} if self._committing is None else self._committing[1]
-        return {
-            bucket: offset
-            for bucket, offset in positions.items()
-            if bucket in under_way or self._committed.get(bucket) != offset
-        }
-
-    def _forget_committed(self, buckets: Iterable[TableBucket]) -> None:
-        """Do not take what is stored of buckets for known, and neither what is under way."""
-        for known in (self._committed, {} if self._committing is None else self._committing[1]):
-            for bucket in buckets:
-                known.pop(bucket, None)
+    def _rows(self, positions: Mapping[TableBucket, int]) -> dict[BucketKey, tuple[int, int]]:
+        """Return positions as the log of the group has them, with the epochs of their buckets."""
+        return {_key(bucket): (self._epochs[bucket], offset) for bucket, offset in positions.items()}
 
     def _check_positions(self, positions: Mapping[TableBucket, int]) -> None:
         if not isinstance(positions, Mapping):
@@ -491,28 +476,20 @@ class Consumer(ServerMade):
                 raise FlussError(f"The offset of {bucket} must not be negative, got {offset}")
 
     async def _commit_now_and_then(self, membership: Membership) -> None:
-        if self._committing is not None:
-            future, rows = self._committing
-            if not future.done():
-                return
-            self._committing = None
-            error = future.exception()
-            if error is None:
-                self._committed |= rows
-            elif isinstance(error, ConsumerFencedError):
-                await self._lose()
-                raise error.copied()
-            else:
-                # They may be stored later.
-                self._forget_committed(rows)
-                logger.warning("positions of the consumer '%s' were not committed: %s", self._name, error)
+        if self._stored.is_commit_under_way():
+            return
+        error = self._stored.end_commit()
+        if isinstance(error, ConsumerFencedError):
+            await self._lose()
+            raise error.copied()
+        if error is not None:
+            logger.warning("positions of the consumer '%s' were not committed: %s", self._name, error)
         if not self._options.auto_commit or time.monotonic() < self._commit_due_s:
             return
         self._commit_due_s = time.monotonic() + self._commit_interval_s
-        changed = self._not_committed(self._delivered())
+        changed = self._stored.not_stored(self._delivered())
         if changed:
-            rows_by_key = {_key(bucket): (self._epochs[bucket], offset) for bucket, offset in changed.items()}
-            self._committing = self._runtime.submit(membership.commit(rows_by_key)), changed
+            self._stored.begin_commit(self._runtime.submit(membership.commit(self._rows(changed))), changed)
 
     def _delivered(self) -> dict[TableBucket, int]:
         """Return the positions behind what the program is done with, of buckets of which anything was returned."""
