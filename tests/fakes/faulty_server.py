@@ -98,15 +98,14 @@ class FaultyServer(ServerThread):
         self.in_progress_max = 0
         self._gate = asyncio.Event()
         self._gate.set()
-        self.scripted = self.run(self._listen(0))
+        self.scripted = self._new_scripted(0)
+        self.run(self.scripted.start())
 
     def handlers(self) -> dict[ApiKey, Any]:
         raise NotImplementedError
 
-    async def _listen(self, port: int) -> ScriptedServer:
-        server = ScriptedServer(self.server_id, port=port, handlers=self.handlers())
-        await server.start()
-        return server
+    def _new_scripted(self, port: int) -> ScriptedServer:
+        return ScriptedServer(self.server_id, port=port, handlers=self.handlers())
 
     # What tests do
 
@@ -142,8 +141,10 @@ class FaultyServer(ServerThread):
 
     def listen_again(self) -> None:
         """Come back at the same port, with everything that was stored."""
-        old, self.scripted = self.scripted, self.run(self._listen(self.scripted.port))
+        old, self.scripted = self.scripted, self._new_scripted(self.scripted.port)
+        # Before anybody can ask: the client is told at once that a table does not exist.
         self.scripted.tables, self.scripted.partitions = old.tables, old.partitions
+        self.run(self.scripted.start())
 
     def close(self) -> None:
         self.release()
