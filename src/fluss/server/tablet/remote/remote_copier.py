@@ -14,7 +14,7 @@ For one bucket, step by step; a crash may come between any two of them:
 | 7. local segments are removed down to a number          | nothing: it is looked at each time                        |
 
 With a backup, what is removed in step 5 stays until no backup names it (``RemovalGate``), and step 6 waits for that;
-segments that are removed in step 7 stay until a backup names their copies.
+segments that are removed in step 7, or because of their age, stay until a backup names their copies.
 
 Orphans are found by comparing the directory with the manifest, before anything else is done for a bucket of which step
 1 was noted and step 6 was not. Tables and partitions that are dropped leave the directories of their remote logs in the
@@ -138,6 +138,15 @@ class RemoteCopier:
                 "Buckets whose segments could not be copied to remote storage the last time.",
                 lambda: len(self._failures),
             )
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether closed segments are copied."""
+        return self._logs.is_copying
+
+    def named_end(self, hosted: HostedBucket) -> int:
+        """Return up to which offset a log is copied, and backups name the copies: so far it may leave the disk."""
+        return self._copied_and_named(hosted.group, hosted.bucket.bucket_id)[1]
 
     # A round
 
