@@ -305,9 +305,11 @@ class KvBucket:
         assert isinstance(store, KvStore), "it is the store of this bucket"
         if failure is not None:
             self._life.failed(store, failure)
-        else:
+        elif store is self._life.current:
             self._note_applied(batches)
             self._show_applied(store, len(batches))
+        # Otherwise it was closed meanwhile, as stores of other buckets were still written. The one in its place may
+        # have no more than readers of the changelog see: the batches stay pending, and are brought into that one.
         self._applied()
 
     def _show_applied(self, store: KvStore, count: int) -> None:
