@@ -236,6 +236,69 @@ def test_segments_stay_on_the_disk_until_a_backup_names_their_copies(data_dir: P
         assert ids(connection) == list(range(30))
 
 
+def replace_server(data_dir: Path, remote: Path, new_dir: Path) -> None:
+    """Have a server that is restored elsewhere go on with the rows of another one, and copy and remove segments."""
+    with serving(data_dir, {"remote.data.dir": str(remote)}) as (_, connection):
+        create(connection)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 30)
+        eventually(lambda: len(list(remote.glob("log/fluss/events-*/0/*/*.log"))) > 3)
+    with serving(new_dir, {"remote.data.dir": str(remote), "backup.restore-from": str(remote)}) as (_, connection):
+        append(connection.get_table(EVENTS).new_append().create_writer(), 30, 60)
+        eventually(lambda: len(list(new_dir.glob("**/events-0/**/*.log"))) < 4)
+        assert ids(connection) == list(range(90))
+
+
+@pytest.mark.parametrize("interval", ["20ms", "0ms"])
+def test_a_server_that_was_replaced_and_goes_on_elsewhere_touches_nothing_of_its_successor(
+    data_dir: Path, remote: Path, new_dir: Path, tmp_path: Path, interval: str
+) -> None:
+    replace_server(data_dir, remote, new_dir)
+    elsewhere = tmp_path / "elsewhere"
+    with serving(data_dir, {"remote.data.dir": str(elsewhere), "backup.interval": interval}) as (_, connection):
+        append(connection.get_table(EVENTS).new_append().create_writer(), 30, 30)
+        other = fluss.TablePath("fluss", "other")
+        create(connection, other)
+        append(connection.get_table(other).new_append().create_writer(), 0, 30)
+        # By a round that has looked after the first table, too.
+        eventually(lambda: len(list(elsewhere.glob("log/fluss/other-*/0/*/*.log"))) > 3)
+        for path in (EVENTS, other):
+            connection.get_admin().drop_table(path)
+        eventually(lambda: not list(elsewhere.glob("log/fluss/other-*")), "what was dropped being removed")
+    with serving(new_dir, {"remote.data.dir": str(remote)}) as (_, connection):
+        assert ids(connection) == list(range(90))
+
+
+def test_a_server_that_was_replaced_takes_no_writes_without_backups_either(
+    data_dir: Path, remote: Path, new_dir: Path
+) -> None:
+    replace_server(data_dir, remote, new_dir)
+    with serving(data_dir, {"remote.data.dir": str(remote), "backup.interval": "0ms"}) as (_, connection):
+        with pytest.raises(FlussError, match="has taken over its remote directory"):
+            append(connection.get_table(EVENTS).new_append().create_writer(), 30, 1)
+        with pytest.raises(FlussError, match="has taken over its remote directory"):
+            connection.get_admin().drop_table(EVENTS)
+    with serving(new_dir, {"remote.data.dir": str(remote)}) as (_, connection):
+        assert ids(connection) == list(range(90))
+
+
+def test_tables_stay_in_the_directory_they_are_in_when_a_server_gets_another_one(
+    data_dir: Path, remote: Path, tmp_path: Path
+) -> None:
+    def copies() -> int:
+        return len(list(remote.glob("log/fluss/events-*/0/*/*.log")))
+
+    with serving(data_dir, {"remote.data.dir": str(remote)}) as (_, connection):
+        create(connection)
+        append(connection.get_table(EVENTS).new_append().create_writer(), 0, 30)
+        eventually(lambda: copies() > 3)
+    count = copies()
+    with serving(data_dir, {"remote.data.dir": str(tmp_path / "elsewhere")}) as (_, connection):
+        append(connection.get_table(EVENTS).new_append().create_writer(), 30, 30)
+        eventually(lambda: copies() > count + 3)
+        eventually(lambda: len(list(data_dir.glob("**/events-0/**/*.log"))) < 4)
+        assert ids(connection) == list(range(60))
+
+
 def shipped(remote: Path) -> dict[fluss.TableBucket, object]:
     point = newest_point(store_at(remote))
     return {} if point is None else get_chains(store_at(remote), point)  # type: ignore[return-value]

@@ -21,7 +21,6 @@ from fluss.errors import FlussError
 from fluss.record.kv_batch import KvBatch
 from fluss.record.mutations import Mutations
 from fluss.server.kv.preparer import BatchPreparer, MergeMode, PreparedBatch
-from fluss.server.model import Table
 from fluss.storage.kv.memtable import Memtable
 from fluss.storage.kv.state import IdBlock, KvState
 from fluss.storage.log.append_result import AppendResult
@@ -33,8 +32,6 @@ ACKS_ALL: Final = -1
 class KvPut:
     """One KV batch for one bucket."""
 
-    # As it was when the batch came.
-    table: Table
     batch: memoryview
     # The columns of a partial update; none for whole rows.
     targets: tuple[int, ...] = ()

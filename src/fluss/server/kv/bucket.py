@@ -83,6 +83,7 @@ class KvBucket:
         "_queue",
         "_reader_count",
         "_runtime",
+        "_table",
         "_tasks",
     )
 
@@ -91,6 +92,7 @@ class KvBucket:
         # A reader that has seen a change in the changelog finds it by lookup, too.
         log.hold_back(self._apply_soon)
         self._log = log
+        self._table = table
         self._life = StoreLife(runtime, log, lambda: table.table, lambda: self._is_busy)
         self._queue: deque[QueuedBatch] = deque()
         self._pending = PendingBatches()
@@ -133,7 +135,8 @@ class KvBucket:
         if self._closed_reason is not None:
             raise self._closed_reason.copied()
         self._log.check_open()
-        preparer = self._runtime.preparer_of(put.table)
+        # The newest version: the rows that are there may have any of its schemas.
+        preparer = self._runtime.preparer_of(self._table.table)
         batch = preparer.check(put.batch, put.targets, is_overwrite=put.is_overwrite)
         memory_bytes = len(put.batch) + _QUEUED_BATCH_BYTES
         self._runtime.memory.take(memory_bytes)
@@ -164,7 +167,7 @@ class KvBucket:
         self._preparing = self._joinable_batches() if first.is_joinable else [first]
         column, reserve = first.preparer.auto_increment, None
         if column is not None:
-            reserve = self._runtime.id_reserver(first.put.table.table_id, column.column_id)
+            reserve = self._runtime.id_reserver(self._log.bucket.table_id, column.column_id)
         batches = [queued.batch for queued in self._preparing]
         share = BucketShare(batches, store, self._pending.memtables(), self._ids, reserve)
         return NextBatches(first.preparer, first.mode, share, first.is_joinable)
@@ -302,9 +305,11 @@ class KvBucket:
         assert isinstance(store, KvStore), "it is the store of this bucket"
         if failure is not None:
             self._life.failed(store, failure)
-        else:
+        elif store is self._life.current:
             self._note_applied(batches)
             self._show_applied(store, len(batches))
+        # Otherwise it was closed meanwhile, as stores of other buckets were still written. The one in its place may
+        # have no more than readers of the changelog see: the batches stay pending, and are brought into that one.
         self._applied()
 
     def _show_applied(self, store: KvStore, count: int) -> None:

@@ -163,7 +163,9 @@ class Recovery:
         self._resources = resources
         self._clock = clock
         self._is_cancelled = threading.Event()
+        # What is replayed ends where readers see it. A store may have come further: as far as the log is durable.
         self._offset_end = log.offset_high_watermark
+        self._offset_durable = log.offset_durable
         self._offset: int | None = None
         # Changelog bytes that were replayed, whether what was there could not be used, and whether it was begun with a
         # snapshot of remote storage.
@@ -222,7 +224,7 @@ class Recovery:
             if not self._has_changes_from(applied_offset):
                 raise KvDamagedError(
                     f"The key-value store {store.directory} ends at offset {applied_offset}, its changelog has "
-                    f"{self._log.offset_start} to {self._offset_end}"
+                    f"{self._log.offset_start} to {self._offset_durable}"
                 )
             self._replay(store)
             self._remove_useless_copies()
@@ -233,9 +235,9 @@ class Recovery:
 
     def _has_changes_from(self, offset: int) -> bool:
         """Tell whether all changes from an offset on are there, in the log or in remote storage."""
-        if self._log.offset_start <= offset <= self._offset_end:
+        if self._log.offset_start <= offset <= self._offset_durable:
             return True
-        return self._archive is not None and self._archive.offset_start() <= offset <= self._offset_end
+        return self._archive is not None and self._archive.offset_start() <= offset <= self._offset_durable
 
     def can_be_built(self) -> bool:
         """Tell whether the store could be built if it were not there. Reads copies beside it if nothing else will do.

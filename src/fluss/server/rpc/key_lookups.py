@@ -462,7 +462,7 @@ class KeyInsertion:
         rows = KeyOnlyRows(table, self._partition(table, read))
         check_targets(table, rows.targets)
         batch = await asyncio.get_running_loop().run_in_executor(self._readers, rows.batch, keys)
-        return kv.put(KvPut(table, memoryview(batch), rows.targets))
+        return kv.put(KvPut(memoryview(batch), rows.targets))
 
     def _partition(self, table: Table, read: BucketLookup) -> Partition | None:
         if read.partition_id is None:

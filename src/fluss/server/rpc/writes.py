@@ -327,7 +327,6 @@ class _Put(BucketWrite):
         request = self._request
         self._answer = self._kv.put(
             KvPut(
-                table.table,
                 _detached(self.records.records_view),
                 self._targets,
                 request.agg_mode == _OVERWRITE,

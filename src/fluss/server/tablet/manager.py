@@ -212,7 +212,7 @@ class TabletManager:
             clock,
             self._opener,
             rolls_active_segment=settings.retention_rolls_active_segment,
-            is_copied_first=self._remote is not None and self._remote.is_copying,
+            copied_end=None if self._copier is None or not self._copier.is_copying else self._copier.named_end,
             tiered=tiered,
         )
         self._periodics = (

@@ -4,8 +4,9 @@ The changelog of a primary-key table expires only if the table names a TTL: some
 rows than all of its changes. And it expires only as far as a copy of the rows is on the disk, which is made right
 before: otherwise a lost store could not be built again.
 
-Where logs are copied to remote storage, only what was copied leaves the disk; the copies expire there. Records of
-a table with a lake expire only where the lake has them, whatever their age.
+Where logs are copied to remote storage, only what was copied leaves the disk, and with backups only what a backup has
+named since; the copies expire there. Records of a table with a lake expire only where the lake has them, whatever their
+age.
 
 Logs that are not open are not opened to be looked at. When the first segment of each of them ends is read once, in a
 thread, and kept: nothing is written to a log that is not open.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -46,15 +47,18 @@ class Retention:
         opener: LogOpener,
         *,
         rolls_active_segment: bool,
-        is_copied_first: bool = False,
+        copied_end: Callable[[HostedBucket], int] | None = None,
         tiered: TieredOffsets | None = None,
     ) -> None:
-        """``is_copied_first``: whether segments go to remote storage before they leave the disk."""
+        """``copied_end`` tells up to which offset a log may leave the disk because its copies are in remote storage.
+
+        It is None where segments are not copied before they leave the disk.
+        """
         self._tiered = tiered
         self._tables = tables
         self._clock = clock
         self._opener = opener
-        self._is_copied_first = is_copied_first
+        self._copied_end = copied_end
         self.rolls_active_segment = rolls_active_segment
         # Which of them the known ends of first segments hold for.
         self._looked_with_rolls = rolls_active_segment
@@ -106,7 +110,7 @@ class Retention:
 
     def _ttl_ms(self, properties: Mapping[str, str]) -> int:
         """Return how long records stay on the disk."""
-        local_ttl_ms = LOG_LOCAL_TTL.of(properties) if self._is_copied_first else None
+        local_ttl_ms = LOG_LOCAL_TTL.of(properties) if self._copied_end is not None else None
         return LOG_TTL.of(properties) if local_ttl_ms is None else local_ttl_ms
 
     async def _expire_bucket(self, bucket: HostedBucket, expired_before_ms: int) -> None:
@@ -154,9 +158,8 @@ class Retention:
 
     async def _protect(self, bucket: HostedBucket, offset: int) -> int:
         """Return up to which offset the first segments of a log may go; they would go up to the one given."""
-        if self._is_copied_first:
-            remote = bucket.group.remote
-            offset = min(offset, 0 if remote is None else remote.ends[bucket.bucket.bucket_id])
+        if self._copied_end is not None:
+            offset = min(offset, self._copied_end(bucket))
         else:
             offset = await in_lake(self._tiered, bucket, offset)
         if bucket.group.table.has_primary_key and offset > 0:

@@ -10,6 +10,10 @@ each round of copying, and between the listing and the removal of objects. So th
 what it was about when the newer one came. That does no harm: points of an older epoch do not count, segments and
 manifests have names of their own, and what it removes is named by none of the points that are kept, of which the newer
 server has begun with one.
+
+A server that was replaced may go on with another directory. What it has left in the first one is named by its metadata,
+and belongs to its successor: a data directory remembers all claims that it ever had, and where one of them is not the
+highest any more nothing is written or removed (``check_place``), whether there are backups or not.
 """
 
 from __future__ import annotations
@@ -105,6 +109,19 @@ def check_claim(store: RemoteStore, own: Claim) -> None:
         )
 
 
+def check_place(store: RemoteStore, known: KnownClaim | None) -> None:
+    """Raise FencedError if a directory that this server does not ship to now is another server's. Blocking.
+
+    ``known`` is the claim that it has had there.
+    """
+    highest = highest_claim(store)
+    if highest is not None and (known is None or known.claim != highest):
+        raise FencedError(
+            f"{store.location} is that of {describe(store, highest)}: nothing there is changed, and what this server "
+            "has there may go at any time"
+        )
+
+
 def describe(store: RemoteStore, found: Claim) -> str:
     """Say whose claim it is, as far as that is known."""
     try:
@@ -128,22 +145,38 @@ class KnownClaim(NamedTuple):
 
 def load_claim(files: Files, data_dir: Path, location: str) -> KnownClaim | None:
     """Return the claim that a data directory has on a location; None if it has none there. Blocking."""
+    return load_claims(files, data_dir).get(location)
+
+
+def load_claims(files: Files, data_dir: Path) -> dict[str, KnownClaim]:
+    """Return the claims that a data directory has ever had, by their locations, the newest first. Blocking."""
     path = data_dir / IDENTITY_FILE
     if not files.exists(path):
-        return None
+        return {}
     with json_file(files.read(path, 0, files.size(path)), "claim", str(path), version=_VERSION) as fields:
-        if fields.string("location") != location:
-            return None
-        own = Claim(fields.integer("epoch", lowest=1), fields.string("owner_id"))
-        return KnownClaim(own, fields.boolean("is_confirmed", True))
+        return {
+            found.string("location"): KnownClaim(
+                Claim(found.integer("epoch", lowest=1), found.string("owner_id")), found.boolean("is_confirmed", True)
+            )
+            for found in (fields, *(fields.objects("earlier") if fields.has("earlier") else ()))
+        }
 
 
 def _save_claim(files: Files, data_dir: Path, location: str, own: Claim, *, is_confirmed: bool) -> None:
+    earlier = {place: known for place, known in load_claims(files, data_dir).items() if place != location}
     fields = {
         "version": _VERSION,
+        **_claim_fields(location, KnownClaim(own, is_confirmed)),
+        "earlier": [_claim_fields(place, known) for place, known in earlier.items()],
+    }
+    files.replace(data_dir / IDENTITY_FILE, write_json(fields))
+
+
+def _claim_fields(location: str, known: KnownClaim) -> dict[str, str | int | bool]:
+    own = known.claim
+    return {
         "location": location,
         "epoch": own.epoch,
         "owner_id": own.owner_id,
-        "is_confirmed": is_confirmed,
+        "is_confirmed": known.is_confirmed,
     }
-    files.replace(data_dir / IDENTITY_FILE, write_json(fields))

@@ -91,7 +91,7 @@ class Bucket:
     ) -> asyncio.Future[KvPutResult]:
         """Begin to write a batch, and return what will come of it."""
         batch = memoryview(kv_batch(self.table, *rows, **options))
-        return self.kv.put(KvPut(self.table, batch, tuple(targets), is_overwrite, acks))
+        return self.kv.put(KvPut(batch, tuple(targets), is_overwrite, acks))
 
     async def put(self, *rows: Row | Delete, **options: Any) -> int:
         """Write a batch that must succeed; return where it ends in the changelog."""

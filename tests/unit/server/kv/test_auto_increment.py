@@ -51,7 +51,7 @@ async def test_rows_are_numbered_when_they_are_inserted_and_keep_their_number(tm
 async def test_a_batch_that_is_sent_again_uses_no_numbers(tmp_path):
     async with hosting(tmp_path, TABLE, ids=MemoryIds()) as bucket:
         batch = memoryview(kv_batch(TABLE, ("a", None, "v"), ("b", None, "v"), writer=1, sequence=0))
-        answers = [bucket.kv.put(KvPut(TABLE, batch, TARGETS)) for _ in range(4)]
+        answers = [bucket.kv.put(KvPut(batch, TARGETS)) for _ in range(4)]
         assert {(await answer).log_end_offset for answer in answers} == {2}
         await put(bucket, "c", writer=1, sequence=1)
         assert await numbers(bucket) == {"a": 1, "b": 2, "c": 3}
@@ -63,7 +63,7 @@ async def test_a_batch_that_fails_gives_its_numbers_back(tmp_path):
     async with hosting(tmp_path, TABLE, ids=MemoryIds(), files=disk) as bucket:
         await put(bucket, "a")
         disk.fail_next("write", "log-0", number=errno.ENOSPC)
-        lost = [bucket.kv.put(KvPut(TABLE, memoryview(kv_batch(TABLE, (key, None, "v"))), TARGETS)) for key in "xyz"]
+        lost = [bucket.kv.put(KvPut(memoryview(kv_batch(TABLE, (key, None, "v"))), TARGETS)) for key in "xyz"]
         outcomes = await asyncio.gather(*lost, return_exceptions=True)
         assert any(isinstance(outcome, FlussError) for outcome in outcomes)
         kept = sum(not isinstance(outcome, FlussError) for outcome in outcomes)

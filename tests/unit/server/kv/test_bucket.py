@@ -145,11 +145,11 @@ async def test_what_is_wrong_with_a_batch_itself_is_said_at_once(tmp_path):
             (good, (7,), ErrorCode.INVALID_TARGET_COLUMN),
         ):
             with pytest.raises(FlussError) as error:
-                bucket.kv.put(KvPut(TABLE, memoryview(batch), targets))
+                bucket.kv.put(KvPut(memoryview(batch), targets))
             assert code_of(error) == code
         altered = with_columns(TABLE, Column("more", DataTypes.int()))
         with pytest.raises(FlussError, match="no schema of id 2") as error:
-            bucket.kv.put(KvPut(TABLE, memoryview(kv_batch(altered, (1, "a", 3)))))
+            bucket.kv.put(KvPut(memoryview(kv_batch(altered, (1, "a", 3)))))
         assert code_of(error) == ErrorCode.SCHEMA_NOT_EXIST
         assert bucket.log.offset_next == 0
 
@@ -290,7 +290,7 @@ async def test_a_batch_with_a_wrong_framing_is_refused_for_good(tmp_path):
         struct.pack_into("<i", batch, 24, 2)
         struct.pack_into("<I", batch, 5, crc32c(memoryview(batch)[9:]))
         with pytest.raises(FlussError, match="KV record") as error:
-            await bucket.kv.put(KvPut(TABLE, memoryview(batch)))
+            await bucket.kv.put(KvPut(memoryview(batch)))
         assert code_of(error) == ErrorCode.INVALID_TABLE_EXCEPTION
         assert not error.value.is_retriable
 

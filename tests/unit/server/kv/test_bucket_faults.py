@@ -7,12 +7,16 @@ import asyncio
 import errno
 import random
 import shutil
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from fluss.errors import ErrorCode, FlussError, KvDamagedError
+from fluss.server.kv import joint_work
 from fluss.server.kv.kv_runtime import KvSettings
+from fluss.storage.kv.store_writes import StoreWrite, write_to_stores
 from fluss.testing.faultfs import FaultFiles
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import KV_DIRECTORY, Bucket, HeldDisk, crashed, hosting
@@ -174,6 +178,38 @@ async def test_a_store_that_fails_while_batches_are_on_their_way_into_it_gets_th
         assert await bucket.kv.store() is not store
         await bucket.put((1, "c"))
         assert bucket.changelog()[-2:] == [("-U", (1, "b")), ("+U", (1, "c"))]
+
+
+@pytest.mark.parametrize(
+    "failure", [KvDamagedError("damage"), FlussError("a failure", ErrorCode.KV_STORAGE_EXCEPTION)], ids=str
+)
+async def test_a_store_that_is_opened_again_while_others_are_written_gets_what_only_the_old_one_was_known_to_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: FlussError
+) -> None:
+    is_written, are_others_written = threading.Event(), threading.Event()
+
+    def with_others(writes: Sequence[StoreWrite]) -> list[FlussError | None]:
+        outcomes = write_to_stores(writes)
+        is_written.set()
+        assert are_others_written.wait(120), "the test forgot to go on"
+        return outcomes
+
+    async with hosting(tmp_path, kv=EAGER, shares=True) as bucket:
+        await bucket.put((1, "a"))
+        monkeypatch.setattr(joint_work, "write_to_stores", with_others)
+        rows = [(number, "b") for number in range(1000)]
+        answer = bucket.begin(*rows)
+        assert await asyncio.to_thread(is_written.wait, 120)
+        store = await bucket.kv.store()
+        bucket.kv.store_failed(store, failure)
+        assert await bucket.kv.store() is not store
+        are_others_written.set()
+        await answer
+        assert sorted(await bucket.rows()) == rows
+        await bucket.put((1000, "c"))
+        assert sorted(await bucket.rows()) == [*rows, (1000, "c")]
+        assert await bucket.kv.row_count() == 1001
+    assert "it is built again" not in caplog.text, "a store that has more than readers see is as good as any other"
 
 
 async def is_open(bucket) -> bool:

@@ -168,10 +168,7 @@ async def test_a_request_for_many_buckets_is_prepared_and_applied_as_few(
         for text in ("opens the stores", "a", "b"):
             attempts.clear()
             rows = [[(number, text), (number + 1000, text)] for number in range(count)]
-            puts = [
-                kv.put(KvPut(bucket.table, memoryview(kv_batch(TABLE, *some))))
-                for kv, some in zip(buckets, rows, strict=True)
-            ]
+            puts = [kv.put(KvPut(memoryview(kv_batch(TABLE, *some)))) for kv, some in zip(buckets, rows, strict=True)]
             await asyncio.gather(*puts)
             if text != "opens the stores":
                 assert attempts == [[1] * count]
@@ -192,7 +189,7 @@ async def test_equal_keys_in_many_buckets_are_rows_of_their_own_and_a_bad_batch_
                 )
                 if text == "second" and number == 5:
                     batch = memoryview(kv_batch(TABLE, (1, "out of order"), writer=3, sequence=8))
-                answers.append(kv.put(KvPut(bucket.table, batch)))
+                answers.append(kv.put(KvPut(batch)))
             outcomes = await asyncio.gather(*answers, return_exceptions=True)
         failures = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, FlussError)]
         assert failures == [5]

@@ -59,7 +59,7 @@ async def sharing(data_dir: Path, table: Table | None = None, **options: Any) ->
 
 
 async def put(kv: KvBucket, *rows: tuple) -> None:
-    await kv.put(KvPut(TABLE, memoryview(kv_batch(TABLE, *rows))))
+    await kv.put(KvPut(memoryview(kv_batch(TABLE, *rows))))
 
 
 async def put_everywhere(bucket: Bucket, text: str) -> None:

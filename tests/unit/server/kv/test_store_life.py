@@ -33,7 +33,7 @@ def buckets_of(bucket: Bucket) -> list[KvBucket]:
 
 
 async def put(kv: KvBucket, *rows: tuple) -> None:
-    await kv.put(KvPut(TABLE, memoryview(kv_batch(TABLE, *rows))))
+    await kv.put(KvPut(memoryview(kv_batch(TABLE, *rows))))
 
 
 def kv_buckets() -> set[KvBucket]:

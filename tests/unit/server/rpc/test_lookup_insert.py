@@ -6,21 +6,23 @@ A real server on a real socket; the changelog shows what was written.
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pyarrow as pa
 import pytest
 
 from fluss.errors import ErrorCode
 from fluss.row.values import Timestamp
-from fluss.schema.schema import Schema
+from fluss.schema.schema import Column, Schema
 from fluss.schema.type_parser import parse_type
 from fluss.schema.types import DataTypes
+from fluss.server.merge.key_only_rows import KeyOnlyRows
 from fluss.server.model import Partition
 from fluss.testing.waiting import eventually_async
 from tests.unit.server.kv.bucket_support import HeldDisk, MemoryIds
-from tests.unit.server.merge.merging import Delete
+from tests.unit.server.merge.merging import Delete, with_columns
 from tests.unit.server.rpc.kv_server import KvServer, kv_table, serving_kv
-from tests.unit.server.tablet.support import MemoryCatalog
+from tests.unit.server.tablet.support import TIMEOUT_S, MemoryCatalog
 
 NUMBERED = (
     Schema.builder()
@@ -59,6 +61,34 @@ async def test_a_key_has_one_number_however_many_ask_for_it(tmp_path):
         assert await server.lookup_or_insert(("c",), ("a",)) == [("c", None, 3), ("a", None, 1)]
         await server.put(("a", "noted", None), targets=[0, 1])
         assert await server.lookup_or_insert(("a",)) == [("a", "noted", 1)]
+
+
+async def test_a_table_that_gets_a_column_while_keys_are_inserted_has_the_rows_of_others_under_them(
+    tmp_path, monkeypatch, caplog
+):
+    is_missing, may_insert, batch = threading.Event(), threading.Event(), KeyOnlyRows.batch
+
+    def held(rows, keys):
+        is_missing.set()
+        assert may_insert.wait(TIMEOUT_S)
+        return batch(rows, keys)
+
+    async with serving_kv(tmp_path) as server:
+        await server.put((1, "one"))
+        store = await server.server.manager.tables[1].group(None)[0].key_values().store()
+        with monkeypatch.context() as patch:
+            patch.setattr(KeyOnlyRows, "batch", held)
+            asked = asyncio.create_task(server.lookup_or_insert((2,)))
+            assert await asyncio.to_thread(is_missing.wait, TIMEOUT_S)
+            altered = with_columns(server.table, Column("more", DataTypes.bigint()))
+            server.server.manager.table_altered(altered)
+            other = KvServer(server.server, altered)
+            await other.put((2, "two", 22))
+            may_insert.set()
+            server.table = altered
+            assert await asked == [(2, "two", 22)]
+        assert await server.server.manager.tables[1].group(None)[0].key_values().store() is store
+        assert not caplog.records, "nothing was taken for damage"
 
 
 @pytest.mark.parametrize("kv_format", ["COMPACTED", "INDEXED"])

@@ -286,6 +286,33 @@ def test_copies_that_wait_for_a_backup_are_no_work_until_it_is_made(
     run(scenario())
 
 
+def test_records_older_than_the_local_ttl_stay_on_the_disk_until_a_backup_names_their_copies(tmp_path: Path) -> None:
+    # A server that takes over removes copies that the last backup does not name; then they are only here.
+    async def scenario() -> None:
+        async with machine(tmp_path) as there:
+            table = make_table(
+                properties={"table.log.local-ttl": "1 h", "table.log.tiered.local-segments": str(BATCHES)}
+            )
+            async with there.running(table) as manager:
+                assert manager.copier is not None
+                assert manager.remote is not None
+                gate = manager.remote.gate
+                gate.close()
+                await fill(manager)
+                for _ in range(2):
+                    await manager.copier.copy_all()
+                log = manager.tables[1].group(None)[0].log()
+                there.clock.now_ms += 2 * 3_600_000
+                await manager.retention.expire_segments()
+                assert log.offset_start == 0
+                gate.point_made(gate.begin_point())
+                await manager.retention.expire_segments()
+                assert log.offset_start == BATCHES - 1
+                assert await read_all(manager) == list(range(BATCHES))
+
+    run(scenario())
+
+
 def test_a_damaged_segment_is_not_copied_and_stays(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with machine(tmp_path) as there, there.running() as manager:

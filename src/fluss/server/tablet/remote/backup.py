@@ -146,7 +146,7 @@ class Backup:
     @property
     def is_loaded(self) -> bool:
         """Whether it is known what was shipped before."""
-        return self._claim is not None
+        return self.is_enabled and self._claim is not None
 
     @property
     def fence(self) -> FencedError | None:
@@ -202,6 +202,7 @@ class Backup:
         each round.
         """
         if not self.is_enabled:
+            await self._look_at_claim()
             return
         self._remote.gate.close()
         # From now on, so that segments and snapshots are not copied either before it is known whose the directory is.
@@ -220,6 +221,25 @@ class Backup:
             if self._claim is None and not await self._in_thread(self._is_known_here):
                 raise
             logger.error("the backup cannot go on yet: %s", error.message)
+
+    async def _look_at_claim(self) -> None:
+        """Without backups, take no writes all the same if another server has replaced this one."""
+        if not self._remote.is_enabled:
+            return
+        known = await self._in_thread(load_claim, self._files, self._data_dir, self._remote.first_location)
+        if known is None:
+            return
+        self._claim = known.claim
+        self._remote.gate.check_owner = self._check_owner
+        try:
+            async with asyncio.timeout(_FIRST_LOOK_TIMEOUT_S):
+                await self._in_thread(self._check_owner)
+        except FencedError as error:
+            self._refuse(error)
+        except TimeoutError:
+            logger.error("%s has not answered for %g s", self._remote.first_location, _FIRST_LOOK_TIMEOUT_S)
+        except FlussError as error:
+            logger.error("nothing is copied to remote storage: %s", error.message)
 
     def start_rounds(self) -> None:
         """Ship from now on, at an interval."""

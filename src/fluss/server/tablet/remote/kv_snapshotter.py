@@ -212,6 +212,7 @@ class KvSnapshotter:
         if known is None:
             # It was dropped.
             raise RemoteStoppedError
+        await self._snapshots.in_thread(self._logs.check_place, known.root)
         entries = await self._registry.of_bucket(bucket)
         if bucket in self._snapshots.dirty:
             count = await self._remove_orphans(known, entries)
@@ -249,7 +250,7 @@ class KvSnapshotter:
             self._snapshots.clock(),
         )
         # A directory that is not mounted any more takes objects, too.
-        await self._snapshots.in_thread(self._logs.gate.check_owner)
+        await self._snapshots.in_thread(self._logs.check_owner, known.root)
         if not await self._registry.add(entry) or group.is_dropped:
             # Its directory is going to be removed.
             raise RemoteStoppedError
@@ -308,7 +309,7 @@ class KvSnapshotter:
                 logger.error("snapshot %d of %s is lost: %s", entry.snapshot_id, format_bucket(known.bucket), error)
                 await self._snapshots.discard(known.bucket, [entry.snapshot_id])
         store = await self._snapshots.in_thread(self._logs.store, known.root)
-        remove = partial(remove_snapshot_orphans, check=self._logs.gate.check_owner)
+        remove = partial(remove_snapshot_orphans, check=partial(self._logs.check_owner, known.root))
         return await self._snapshots.in_thread(remove, store, known.directory, live)
 
     def dropped(self, group: BucketGroup) -> None:

@@ -14,7 +14,7 @@ For one bucket, step by step; a crash may come between any two of them:
 | 7. local segments are removed down to a number          | nothing: it is looked at each time                        |
 
 With a backup, what is removed in step 5 stays until no backup names it (``RemovalGate``), and step 6 waits for that;
-segments that are removed in step 7 stay until a backup names their copies.
+segments that are removed in step 7, or because of their age, stay until a backup names their copies.
 
 Orphans are found by comparing the directory with the manifest, before anything else is done for a bucket of which step
 1 was noted and step 6 was not. Tables and partitions that are dropped leave the directories of their remote logs in the
@@ -138,6 +138,15 @@ class RemoteCopier:
                 "Buckets whose segments could not be copied to remote storage the last time.",
                 lambda: len(self._failures),
             )
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether closed segments are copied."""
+        return self._logs.is_copying
+
+    def named_end(self, hosted: HostedBucket) -> int:
+        """Return up to which offset a log is copied, and backups name the copies: so far it may leave the disk."""
+        return self._copied_and_named(hosted.group, hosted.bucket.bucket_id)[1]
 
     # A round
 
@@ -284,12 +293,13 @@ class RemoteCopier:
         if entry is None:
             return False
         manifest = None if known is None else known[1]
+        await self._check_place(entry)
         store = await self._in_thread(self._logs.store, entry.root)
         gate = self._logs.gate
         await self._remove_unnamed(store, bucket)
         if bucket in self._orphaned and bucket not in self._unnamed and gate.is_released(self._mark_of_start):
             count = await self._in_thread(
-                partial(remove_orphans, check=gate.check_owner),
+                partial(remove_orphans, check=partial(self._logs.check_owner, entry.root)),
                 *(store, entry.directory, manifest, entry.manifest_path),
             )
             self._orphaned.discard(bucket)
@@ -308,6 +318,15 @@ class RemoteCopier:
             self._orphaned.add(bucket)
         await self._remove_local(hosted, self._named_end(bucket, entry.end_offset))
         return bucket not in self._orphaned and bucket not in self._unnamed
+
+    async def _check_place(self, entry: RemoteLogEntry) -> None:
+        """Raise FencedError if the remote log of a bucket is in a directory that is another server's by now."""
+        try:
+            await self._in_thread(self._logs.check_place, entry.root)
+        except FencedError:
+            self._logs.uncertain.add(entry.bucket)
+            raise
+        self._logs.uncertain.discard(entry.bucket)
 
     def _forget_later(self, bucket: TableBucket, paths: Sequence[str]) -> None:
         """Have objects removed that no manifest names any more, when no backup needs them and readers had some time."""
@@ -400,7 +419,7 @@ class RemoteCopier:
             segment_count=len(segments),
         )
         # A directory that is not mounted any more takes objects, too.
-        await self._in_thread(self._logs.gate.check_owner)
+        await self._in_thread(self._logs.check_owner, entry.root)
         if not await self._logs.registry.commit(committed):
             # It was dropped meanwhile, and its directory is going to be removed.
             raise RemoteStoppedError
@@ -421,7 +440,7 @@ class RemoteCopier:
         gate, unshipped = self._logs.gate, self._unshipped.get(bucket, [])
         while unshipped and gate.is_named(unshipped[0][0]):
             del unshipped[0]
-        if not gate.is_named(self._mark_of_start):
+        if not gate.is_named(self._mark_of_start) or bucket in self._logs.uncertain:
             # Of copies of an earlier run it is not known.
             return 0
         if unshipped:
@@ -486,6 +505,12 @@ class RemoteCopier:
         return [place for place, mark in self._dropped_marks.items() if self._logs.gate.is_released(mark)]
 
     def _remove_directory(self, root: str, directory: str) -> None:
+        try:
+            self._logs.check_place(root)
+        except FencedError as error:
+            # That server may have the same table.
+            logger.warning("%s/%s is not removed: %s", root, directory, error.message)
+            return
         self._logs.store(root).remove_all(directory)
 
     def _removal_done(self, task: asyncio.Task[None]) -> None:

@@ -21,6 +21,7 @@ from fluss.metrics import Metrics, Sample
 from fluss.schema.table import TableBucket
 from fluss.server.model import LogArchive, RemoteLogEntry, RemoteLogRegistry, format_bucket
 from fluss.server.tablet.buckets import BucketGroup, HostedBucket, HostedTable, RemoteOffsets
+from fluss.storage.backup.ownership import check_place, load_claims
 from fluss.storage.log.remote_log import IndexCache, RemoteReader, get_manifest, remote_directory
 from fluss.storage.log.remote_manifest import RemoteManifest, RemoteSegment
 from fluss.storage.log.tablet import LogTablet
@@ -104,6 +105,9 @@ class RemoteLogs:
         self._segments_known = 0
         # Buckets whose remote logs may have objects that no manifest names.
         self.dirty: set[TableBucket] = set()
+        # Buckets whose remote logs are in directories that are not configured any more, and were not found to be still
+        # those of this server: their copies may go at any time.
+        self.uncertain: set[TableBucket] = set()
         # Where backups are shipped: tells when the oldest one began that is kept, 0 as long as there is none. What only
         # an earlier backup names may be removed.
         self.shipped_ms: Callable[[], int] | None = None
@@ -133,6 +137,8 @@ class RemoteLogs:
             self._note(entry)
             if entry.is_dirty:
                 self.dirty.add(entry.bucket)
+            if entry.root not in self._locations:
+                self.uncertain.add(entry.bucket)
         await asyncio.gather(*(self._in_thread(self.store, root) for root in dict.fromkeys(self._locations)))
 
     def _check_locations(self) -> None:
@@ -195,6 +201,23 @@ class RemoteLogs:
             store = self._stores.setdefault(root, RemoteStore(objects, self.traffic))
         return store
 
+    def check_owner(self, root: str) -> None:
+        """Raise FencedError if a directory of remote storage is another server's by now. Blocking."""
+        self.gate.check_owner()
+        self.check_place(root)
+
+    def check_place(self, root: str) -> None:
+        """Do so for a directory that is not the first one, to which backups are shipped. Blocking.
+
+        Only first directories are claimed. So what is in one that is not configured any more is this server's as long
+        as it was replaced in none that it has ever claimed.
+        """
+        if root == self.first_location:
+            return
+        claims = load_claims(self._files, self._data_dir)
+        for place in {root} if root in self._locations else {root, *claims} - {self.first_location}:
+            check_place(self.store(place), claims.get(place))
+
     def root_of(self, group: BucketGroup) -> str:
         """Return in which directory of remote storage something new of a group is put."""
         # Ids count up, so this is each of them in turn.
@@ -233,6 +256,7 @@ class RemoteLogs:
     def forget(self, bucket: TableBucket) -> None:
         """Let go of what is known of a bucket that was dropped."""
         self.dirty.discard(bucket)
+        self.uncertain.discard(bucket)
         self.changed.discard(bucket)
         known = self._known.pop(bucket, None)
         if known is not None:
