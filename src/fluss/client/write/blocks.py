@@ -123,7 +123,7 @@ class Block:
         self.limit_bytes = CLOSED
 
     def take_rows(self) -> list[bytes]:
-        """Take all rows out of a closed block, once."""
+        """Take all rows out of a closed block."""
         assert not self.is_open
         self._is_taken = True
         taken = self.rows[:]

@@ -220,43 +220,55 @@ class WriterClient:
         self.accumulator.close_all()
 
     def _blocks_closed(self, blocks: list[Block]) -> None:
-        """Have blocks encoded. Small ones that were closed together stay together, and so do their batches.
+        """Have blocks encoded. Small ones that were closed together stay together, and so do their batches."""
+        # Those that neither are encoded nor wait for a worker.
+        left = dict.fromkeys(blocks)
+        try:
+            self._hand_on(left)
+        except BaseException:
+            # For instance Ctrl-C. Their rows were taken, and all rows that come later would wait for them.
+            self._submit(list(left))
+            raise
+
+    def _hand_on(self, left: dict[Block, None]) -> None:
+        """Encode blocks or leave that to workers, and take them out of ``left``.
 
         Turning rows into columns takes many short steps under the interpreter's lock, and so does encoding them with
         their keys. The thread that filled the block does that best: a worker would have to wait for it at each of them.
         The rest runs beside Python.
         """
         if not self._is_on_loop():
-            stepwise: list[Block] = []
-            others: list[Block] = []
-            for block in blocks:
-                (stepwise if block.arrow is None and block.encoder.is_stepwise else others).append(block)
+            stepwise = [block for block in left if block.arrow is None and block.encoder.is_stepwise]
             if stepwise:
                 self._encode(stepwise)
-            for block in others:
+                _remove(left, stepwise)
+            for block in left:
                 self._make_columns(block)
-            blocks = others
-        group: list[Block] = []
-        group_bytes = 0
-        for block in blocks:
-            if group and group_bytes + block.reserved_bytes > _GROUP_BYTES_MAX:
-                self._work_on(group)
-                group, group_bytes = [], 0
-            group.append(block)
-            group_bytes += block.reserved_bytes
-        if group:
+        while left:
+            group: list[Block] = []
+            group_bytes = 0
+            for block in left:
+                if group and group_bytes + block.reserved_bytes > _GROUP_BYTES_MAX:
+                    break
+                group.append(block)
+                group_bytes += block.reserved_bytes
             self._work_on(group)
+            _remove(left, group)
 
     def _make_columns(self, block: Block) -> None:
         """Turn the rows of a block into columns, or a few of them into a batch at once."""
         if block.arrow is None and block.encoded is None:
+            rows = self.accumulator.take_rows(block)
             try:
-                rows = self.accumulator.take_rows(block)
                 block.encoded = block.encoder.encode_few(rows, block.bucket_id)
                 if block.encoded is None:
                     block.arrow = block.encoder.layout.to_arrow(rows)
             except Exception as error:
                 block.encoded = _encoding_failure(block, error)
+            except BaseException:
+                # A worker makes them.
+                self.accumulator.put_rows_back(block, rows)
+                raise
 
     def _work_on(self, blocks: list[Block]) -> None:
         if self._is_on_loop():
@@ -271,6 +283,9 @@ class WriterClient:
             # Sooner done than handed over.
             self._encode(blocks)
             return
+        self._submit(blocks)
+
+    def _submit(self, blocks: list[Block]) -> None:
         try:
             self._worker_pool().submit(self._encode, blocks)
         except RuntimeError:
@@ -474,6 +489,11 @@ def _keep(encoders: dict[K, E], key: K, encoder: E) -> None:
     if len(encoders) >= _ENCODERS_MAX:
         del encoders[next(iter(encoders))]
     encoders[key] = encoder
+
+
+def _remove(blocks: dict[Block, None], some: Iterable[Block]) -> None:
+    for block in some:
+        del blocks[block]
 
 
 def _encoding_failure(block: Block, error: Exception) -> FlussError:

@@ -13,12 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
+from fluss.client.write.encoders import KvEncoder, LogEncoder
+from fluss.client.write.row_layout import RowLayout
+from fluss.client.write.writer_client import WriterClient
 from fluss.client.write.writers import AppendWriter
 from fluss.errors import FlussError
 from fluss.schema.table import TablePath
 from fluss.testing.waiting import eventually, eventually_async
 from tests.fakes.faulty_server import Fault
-from tests.fakes.write_server import WriteServer, client_of
+from tests.fakes.write_server import WriteServer, client_of, upsert_of
 
 # Rows that are added while blocks are closed
 
@@ -75,6 +78,69 @@ def test_a_row_that_comes_too_late_for_its_block_moves_to_another_one(server: Wr
         client.flush(writer)
         assert not client.writes.accumulator.take_back_late(block, packed)
     assert server.ids() == [1, 2, 3, 4]
+
+
+STEPS = [(LogEncoder, "encode_few"), (RowLayout, "to_arrow"), (LogEncoder, "encode"), (WriterClient, "_submit")]
+
+
+@pytest.mark.parametrize("compression", ["NONE", "ZSTD"])
+@pytest.mark.parametrize(("owner", "step"), STEPS, ids=[step for _, step in STEPS])
+def test_rows_that_are_being_encoded_when_their_writer_is_interrupted_are_stored_like_those_behind_them(
+    server: WriteServer, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, compression: str
+) -> None:
+    interrupted = interrupt_once(monkeypatch, owner, step)
+    server.add_table(properties={"table.log.arrow.compression.type": compression})
+    with client_of(server, writer__batch_timeout_ms=3_600_000, writer__batch_size=2_000) as client:
+        writer = client.writer()
+        ids = itertools.count()
+        while not interrupted.is_set() and (i := next(ids)) < 1_000:
+            try:
+                writer.append([i, "x" * 20])
+            except KeyboardInterrupt:
+                # The row after which a block was closed is not in it, and may be written again.
+                next_id = i
+        if interrupted.is_set():
+            for i in range(next_id, next_id + 200):
+                writer.append([i, "x" * 20])
+        client.flush(writer)
+        assert client.writes.memory.used_bytes == 0
+        assert client.writes.accumulator.incomplete() == []
+    assert server.ids() == list(range(len(server.ids())))
+    assert len(server.ids()) >= 200
+
+
+@pytest.mark.parametrize(
+    ("owner", "step"), [(RowLayout, "to_arrow"), (KvEncoder, "encode")], ids=["to_arrow", "encode"]
+)
+def test_rows_with_keys_survive_that_as_well(
+    server: WriteServer, monkeypatch: pytest.MonkeyPatch, owner: type, step: str
+) -> None:
+    interrupt_once(monkeypatch, owner, step)
+    server.add_kv_table()
+    with client_of(server, writer__batch_timeout_ms=3_600_000) as client:
+        writer = upsert_of(client).create_writer()
+        for i in range(10):
+            writer.upsert([i, "x", None])
+        with pytest.raises(KeyboardInterrupt):
+            client.writes.accumulator.close_all()
+        writer.upsert([10, "x", None])
+        client.flush(writer)
+    assert [row["id"] for row in server.rows_put()] == list(range(11))
+
+
+def interrupt_once(monkeypatch: pytest.MonkeyPatch, owner: type, step: str) -> threading.Event:
+    """Press Ctrl-C at a step of the main thread, the first time; return what is set then."""
+    is_pressed = threading.Event()
+    function = getattr(owner, step)
+
+    def interrupted(*arguments: object) -> object:
+        if not is_pressed.is_set() and threading.current_thread() is threading.main_thread():
+            is_pressed.set()
+            raise KeyboardInterrupt
+        return function(*arguments)
+
+    monkeypatch.setattr(owner, step, interrupted)
+    return is_pressed
 
 
 # Memory
