@@ -17,6 +17,7 @@ import pytest
 
 import fluss
 from fluss import aio, blocking, embedded
+from fluss.client.kernel.decode import BatchDecoder, DecodedBatch
 from fluss.client.scan.records import ScanRecord
 from fluss.testing.waiting import eventually
 
@@ -186,3 +187,34 @@ async def test_what_is_cancelled_while_a_member_makes_sure_is_read_again(
         await asyncio.wait_for(read(), 60)
         assert ids == list(range(15))
         await consumer.close()
+
+
+async def test_a_bounded_read_that_is_cancelled_while_it_decodes_has_moved_nothing(
+    server: embedded.EmbeddedServer, connection: blocking.FlussConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create_table(connection)
+    decode = BatchDecoder.decode
+    is_decoding, may_go_on = threading.Event(), threading.Event()
+
+    def slow_decode(*arguments: Any, **options: Any) -> DecodedBatch:
+        is_decoding.set()
+        may_go_on.wait(60)
+        return decode(*arguments, **options)
+
+    monkeypatch.setattr(BatchDecoder, "decode", slow_decode)
+    async with await aio.FlussConnection.create(server.config()) as plain:
+        scan = (await plain.get_table(table.table_path)).new_scan()
+        async with await scan.create_record_batch_log_scanner() as scanner:
+            # The last batch: with it the read of the bucket is done.
+            scanner.subscribe(0, 5)
+            reading = asyncio.ensure_future(scanner.to_arrow())
+            await asyncio.to_thread(is_decoding.wait, 60)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            may_go_on.set()
+            ids: list[int] = []
+            while len(ids) < 5:
+                polled = await asyncio.wait_for(scanner.poll_arrow(POLL_MS * 1000), 60)
+                ids += polled["id"].to_pylist()
+            assert ids == list(range(5, 10))
