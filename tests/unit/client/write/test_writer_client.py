@@ -271,6 +271,48 @@ def test_flush_reports_failures_that_nobody_was_told_of_once(server: WriteServer
         client.flush(writer)
 
 
+def test_a_flush_that_was_given_up_leaves_failures_to_the_next_one(server: WriteServer) -> None:
+    server.add_table()
+    server.default_fault = Fault(bucket_code=13)
+    server.hold()
+
+    async def given_up(writer: AppendWriter) -> None:
+        flush = asyncio.ensure_future(writer.flush())
+        await eventually_async(lambda: server.in_progress == 1)
+        flush.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await flush
+
+    with client_of(server, writer__batch_timeout_ms=3_600_000) as client:
+        # Their rows are in the same block.
+        writers = [client.writer(), client.writer()]
+        for writer in writers:
+            writer.append([1, "x"])
+        asyncio.run(given_up(writers[0]))
+        server.release()
+        eventually(lambda: bool(client.writes._failures))
+        for writer in writers:
+            with pytest.raises(FlussError, match="refused with 13"):
+                client.flush(writer)
+            client.flush(writer)
+
+
+def test_a_handle_tells_one_writer_of_a_failure_and_not_those_that_share_its_batch(server: WriteServer) -> None:
+    server.add_table()
+    server.default_fault = Fault(bucket_code=13)
+    with client_of(server, writer__batch_timeout_ms=3_600_000) as client:
+        one, other = client.writer(), client.writer()
+        handle = one.append([1, "x"])
+        other.append([2, "x"])
+        client.writes.accumulator.close_all()
+        with pytest.raises(FlussError, match="refused with 13"):
+            handle.result(120)
+        eventually(lambda: bool(client.writes._failures))
+        with pytest.raises(FlussError, match="refused with 13"):
+            client.flush(other)
+        client.flush(other)
+
+
 def test_a_new_writer_does_not_report_what_failed_before_it(server: WriteServer) -> None:
     server.add_table()
     server.default_fault = Fault(bucket_code=13)
