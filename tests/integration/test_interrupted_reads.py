@@ -17,7 +17,9 @@ import pytest
 
 import fluss
 from fluss import aio, blocking, embedded
+from fluss.client.kernel.decode import BatchDecoder, DecodedBatch
 from fluss.client.scan.records import ScanRecord
+from fluss.record.log_batch import LogBatch
 from fluss.testing.waiting import eventually
 
 SCHEMA = pa.schema([("id", pa.int32())])
@@ -186,3 +188,70 @@ async def test_what_is_cancelled_while_a_member_makes_sure_is_read_again(
         await asyncio.wait_for(read(), 60)
         assert ids == list(range(15))
         await consumer.close()
+
+
+async def test_a_bounded_read_that_is_cancelled_while_it_decodes_has_moved_nothing(
+    server: embedded.EmbeddedServer, connection: blocking.FlussConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create_table(connection)
+    decode = BatchDecoder.decode
+    is_decoding, may_go_on = threading.Event(), threading.Event()
+
+    def slow_decode(*arguments: Any, **options: Any) -> DecodedBatch:
+        is_decoding.set()
+        may_go_on.wait(60)
+        return decode(*arguments, **options)
+
+    monkeypatch.setattr(BatchDecoder, "decode", slow_decode)
+    async with await aio.FlussConnection.create(server.config()) as plain:
+        scan = (await plain.get_table(table.table_path)).new_scan()
+        async with await scan.create_record_batch_log_scanner() as scanner:
+            # The last batch: with it the read of the bucket is done.
+            scanner.subscribe(0, 5)
+            reading = asyncio.ensure_future(scanner.to_arrow())
+            await asyncio.to_thread(is_decoding.wait, 60)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            may_go_on.set()
+            ids: list[int] = []
+            while len(ids) < 5:
+                polled = await asyncio.wait_for(scanner.poll_arrow(POLL_MS * 1000), 60)
+                ids += polled["id"].to_pylist()
+            assert ids == list(range(5, 10))
+
+
+async def test_a_poll_that_is_cancelled_while_it_decodes_has_moved_nothing(
+    server: embedded.EmbeddedServer, connection: blocking.FlussConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create_table(connection)
+    decode = BatchDecoder.decode
+    is_decoding, may_go_on = threading.Event(), threading.Event()
+
+    def slow_decode(decoder: BatchDecoder, batch: LogBatch, **options: Any) -> DecodedBatch:
+        # The position is behind the first batch by then.
+        if batch.header.base_offset:
+            is_decoding.set()
+            may_go_on.wait(60)
+        return decode(decoder, batch, **options)
+
+    async with await aio.FlussConnection.create(server.config()) as plain:
+        scan = (await plain.get_table(table.table_path)).new_scan()
+        async with await scan.create_log_scanner() as scanner:
+            scanner.subscribe(0, 0)
+            (before,) = scanner.position().values()
+            monkeypatch.setattr(BatchDecoder, "decode", slow_decode)
+            reading = asyncio.ensure_future(scanner.poll(POLL_MS * 1000))
+            await asyncio.to_thread(is_decoding.wait, 60)
+            reading.cancel()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            if reading.done():
+                # Who commits what was read must not commit this.
+                assert [*scanner.position().values()] == [before]
+            may_go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            assert [*scanner.position().values()] == [before]
+            ids = [record.row["id"] for record in await scanner.poll(POLL_MS * 1000)]
+            assert ids == list(range(len(ids)))

@@ -495,9 +495,7 @@ class LogScanner(ServerMade, Generic[ItemT]):
         subscriptions = self._pipeline.subscriptions
         # Nothing is fetched for buckets without anything to read, nor beyond the stops of the others.
         subscriptions.park({bucket: start for bucket, start in starts.items() if bucket not in found})
-        return self._pipeline.begin_bounded(
-            found, on_done=lambda done: subscriptions.park({each.bucket: each.position for each in done})
-        )
+        return self._pipeline.begin_bounded(found, on_done=subscriptions.park_read)
 
     def _end_bounded(
         self, offsets: Mapping[TableBucket, int] | None, repeat_starts: dict[TableBucket, int] | None

@@ -261,6 +261,11 @@ class Accumulator:
         with self._lock:
             return block.take_rows()
 
+    def put_rows_back(self, block: Block, rows: list[bytes]) -> None:
+        """Put rows back that were taken, so that they can be taken again."""
+        with self._lock:
+            block.rows[:0] = rows
+
     def incomplete(self, owner: object | None = None) -> list[Block]:
         """Return the blocks whose rows have no end yet: all, or those with rows of one writer."""
         with self._lock:

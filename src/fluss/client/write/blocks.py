@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future
 from typing import Final
 
@@ -61,7 +61,6 @@ class Block:
         "encoder",
         "error",
         "full_bytes_max",
-        "is_reported",
         "limit_bytes",
         "opened_at_s",
         "owners",
@@ -70,6 +69,7 @@ class Block:
         "rows",
         "size_bytes",
         "table",
+        "told",
     )
 
     def __init__(
@@ -101,10 +101,10 @@ class Block:
         self.row_counts: list[tuple[int, int]] = []
         self.done: Future[None] = Future()
         self.error: FlussError | None = None
-        self.is_reported = False
-        # The writers of its rows, as far as they have not been told of a failure. Under the accumulator's lock until
-        # the block is closed.
+        # The writers of its rows, under the accumulator's lock until the block is closed; and those of them that have
+        # been told of a failure.
         self.owners: set[object] = set()
+        self.told: set[object] = set()
         self._parts_left = 1
         self._errors_by_bucket: dict[int, FlussError] | None = None
 
@@ -123,7 +123,7 @@ class Block:
         self.limit_bytes = CLOSED
 
     def take_rows(self) -> list[bytes]:
-        """Take all rows out of a closed block, once."""
+        """Take all rows out of a closed block."""
         assert not self.is_open
         self._is_taken = True
         taken = self.rows[:]
@@ -172,7 +172,24 @@ class Block:
         return self._errors_by_bucket.get(self.encoder.bucket_of(packed_row))
 
     def mark_reported(self) -> None:
-        self.is_reported = True
+        # A handle does not say whose it is. If there are several writers, all of them learn of the failure by a flush.
+        if len(self.owners) == 1:
+            self.told |= self.owners
+
+
+def raise_first(blocks: Iterable[Block], owner: object | None = None) -> None:
+    """Raise the first failure, to one of the writers of the rows, which is then told of none of them again, or to all.
+
+    A writer calls this where its caller waits: a flush that was cancelled before has told nobody.
+    """
+    failed = [block for block in blocks if block.error is not None]
+    if owner is not None:
+        for block in failed:
+            block.told.add(owner)
+    if failed:
+        error = failed[0].error
+        assert error is not None
+        raise error.copied()
 
 
 class PhysicalTable:

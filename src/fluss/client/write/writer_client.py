@@ -32,7 +32,7 @@ from fluss.client.kernel.runtime import Runtime, outcome
 from fluss.client.write.accumulator import Accumulator, Callbacks, MemoryPool
 from fluss.client.write.arrow_input import slices
 from fluss.client.write.batch import Batch
-from fluss.client.write.blocks import BatchSize, Block, CompressionRatio, PhysicalTable, RowDestination
+from fluss.client.write.blocks import BatchSize, Block, CompressionRatio, PhysicalTable, RowDestination, raise_first
 from fluss.client.write.encoders import Encoded, KvEncoder, LogEncoder, TableEncoder
 from fluss.client.write.gone_partitions import GonePartitions
 from fluss.client.write.sender import Sender, SenderSettings
@@ -220,43 +220,55 @@ class WriterClient:
         self.accumulator.close_all()
 
     def _blocks_closed(self, blocks: list[Block]) -> None:
-        """Have blocks encoded. Small ones that were closed together stay together, and so do their batches.
+        """Have blocks encoded. Small ones that were closed together stay together, and so do their batches."""
+        # Those that neither are encoded nor wait for a worker.
+        left = dict.fromkeys(blocks)
+        try:
+            self._hand_on(left)
+        except BaseException:
+            # For instance Ctrl-C. Their rows were taken, and all rows that come later would wait for them.
+            self._submit(list(left))
+            raise
+
+    def _hand_on(self, left: dict[Block, None]) -> None:
+        """Encode blocks or leave that to workers, and take them out of ``left``.
 
         Turning rows into columns takes many short steps under the interpreter's lock, and so does encoding them with
         their keys. The thread that filled the block does that best: a worker would have to wait for it at each of them.
         The rest runs beside Python.
         """
         if not self._is_on_loop():
-            stepwise: list[Block] = []
-            others: list[Block] = []
-            for block in blocks:
-                (stepwise if block.arrow is None and block.encoder.is_stepwise else others).append(block)
+            stepwise = [block for block in left if block.arrow is None and block.encoder.is_stepwise]
             if stepwise:
                 self._encode(stepwise)
-            for block in others:
+                _remove(left, stepwise)
+            for block in left:
                 self._make_columns(block)
-            blocks = others
-        group: list[Block] = []
-        group_bytes = 0
-        for block in blocks:
-            if group and group_bytes + block.reserved_bytes > _GROUP_BYTES_MAX:
-                self._work_on(group)
-                group, group_bytes = [], 0
-            group.append(block)
-            group_bytes += block.reserved_bytes
-        if group:
+        while left:
+            group: list[Block] = []
+            group_bytes = 0
+            for block in left:
+                if group and group_bytes + block.reserved_bytes > _GROUP_BYTES_MAX:
+                    break
+                group.append(block)
+                group_bytes += block.reserved_bytes
             self._work_on(group)
+            _remove(left, group)
 
     def _make_columns(self, block: Block) -> None:
         """Turn the rows of a block into columns, or a few of them into a batch at once."""
         if block.arrow is None and block.encoded is None:
+            rows = self.accumulator.take_rows(block)
             try:
-                rows = self.accumulator.take_rows(block)
                 block.encoded = block.encoder.encode_few(rows, block.bucket_id)
                 if block.encoded is None:
                     block.arrow = block.encoder.layout.to_arrow(rows)
             except Exception as error:
                 block.encoded = _encoding_failure(block, error)
+            except BaseException:
+                # A worker makes them.
+                self.accumulator.put_rows_back(block, rows)
+                raise
 
     def _work_on(self, blocks: list[Block]) -> None:
         if self._is_on_loop():
@@ -271,6 +283,9 @@ class WriterClient:
             # Sooner done than handed over.
             self._encode(blocks)
             return
+        self._submit(blocks)
+
+    def _submit(self, blocks: list[Block]) -> None:
         try:
             self._worker_pool().submit(self._encode, blocks)
         except RuntimeError:
@@ -408,29 +423,27 @@ class WriterClient:
 
     # On the event loop: the end
 
-    async def flush(self, owner: object, table_id: int, timeout_s: float | None = None) -> None:
+    async def flush(self, owner: object, table_id: int, timeout_s: float | None = None) -> list[Block]:
         """Send everything that was written before, on this connection, and wait for the rows of one writer.
 
-        Raises the first failure of them, also one from before that was not reported to any caller. After ``timeout_s``
-        it raises RequestTimeoutError; the rows are sent even so.
+        Returns the blocks of them that have failed, and those from before whose failure the writer has not been told:
+        it is to ``raise_first`` of them. Without any, it raises RequestTimeoutError after ``timeout_s``; the rows are
+        sent even so.
         """
         if self._is_closed:
             raise FlussError("writer closed: there is nothing left to send on this connection")
         self.accumulator.close_all()
         blocks = self.accumulator.incomplete(owner)
         is_in_time = await _ended(blocks, timeout_s)
-        self._raise_first_failure(owner, table_id, blocks)
-        if not is_in_time:
+        before = self._failures.get(table_id, ())
+        untold = [block for block in before if owner in block.owners and owner not in block.told]
+        failed = [block for block in blocks if block.error is not None]
+        if not (failed or untold or is_in_time):
             raise RequestTimeoutError(
                 f"flush timed out: {self._unfinished(blocks)} not stored within {timeout_s:g} s; the rows are still "
                 "being sent, and another flush waits for them"
             )
-
-    def _raise_first_failure(self, owner: object, table_id: int, blocks: Sequence[Block]) -> None:
-        """Raise the first failure of a writer's rows that it has not been told; with it, it has been told all."""
-        failures = self._failures.get(table_id, deque())
-        unreported = [block for block in failures if owner in block.owners and not block.is_reported]
-        _raise_first([*blocks, *unreported], owner)
+        return [*failed, *untold]
 
     def _unfinished(self, blocks: Sequence[Block]) -> str:
         """Say what of some blocks has no end yet, and why."""
@@ -464,7 +477,7 @@ class WriterClient:
             self._timer.cancel()
         if self._workers is not None:
             self._workers.shutdown(wait=False)
-        _raise_first(blocks)
+        raise_first(blocks)
         if not all(block.done.done() for block in blocks):
             raise too_late
 
@@ -474,6 +487,11 @@ def _keep(encoders: dict[K, E], key: K, encoder: E) -> None:
     if len(encoders) >= _ENCODERS_MAX:
         del encoders[next(iter(encoders))]
     encoders[key] = encoder
+
+
+def _remove(blocks: dict[Block, None], some: Iterable[Block]) -> None:
+    for block in some:
+        del blocks[block]
 
 
 def _encoding_failure(block: Block, error: Exception) -> FlussError:
@@ -493,17 +511,3 @@ async def _ended(blocks: Sequence[Block], timeout_s: float | None) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def _raise_first(blocks: Sequence[Block], owner: object | None = None) -> None:
-    """Raise the first failure, to one of the writers of the rows or to all of them."""
-    failed = [block for block in blocks if block.error is not None]
-    for block in failed:
-        if owner is None:
-            block.mark_reported()
-        else:
-            block.owners.discard(owner)
-    if failed:
-        error = failed[0].error
-        assert error is not None
-        raise error.copied()

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from fluss.client.kernel.runtime import AwaitsItself
 from fluss.client.write import arrow_input
-from fluss.client.write.blocks import Block, RowDestination
+from fluss.client.write.blocks import Block, RowDestination, raise_first
 from fluss.client.write.encoders import BY_KEY, TableEncoder
 from fluss.client.write.result import CompletedWrite, JoinedWrites, PendingWrite, WriteResultHandle
 from fluss.client.write.row_compiler import RowSink, append_function, delete_function
@@ -316,7 +316,8 @@ class WriterBase:
         rows are sent even so: another flush waits for them.
         """
         timeout_s = checked_timeout_s("timeout", timeout)
-        await self._client.runtime.bridge(self._client.flush(self._owner, self._info.table_id, timeout_s))
+        waiting = self._client.flush(self._owner, self._info.table_id, timeout_s)
+        raise_first(await self._client.runtime.bridge(waiting, cancels=True), self._owner)
 
     async def __aenter__(self) -> Self:
         return self

@@ -13,12 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
+from fluss.client.write.encoders import KvEncoder, LogEncoder
+from fluss.client.write.row_layout import RowLayout
+from fluss.client.write.writer_client import WriterClient
 from fluss.client.write.writers import AppendWriter
 from fluss.errors import FlussError
 from fluss.schema.table import TablePath
 from fluss.testing.waiting import eventually, eventually_async
 from tests.fakes.faulty_server import Fault
-from tests.fakes.write_server import WriteServer, client_of
+from tests.fakes.write_server import WriteServer, client_of, upsert_of
 
 # Rows that are added while blocks are closed
 
@@ -75,6 +78,69 @@ def test_a_row_that_comes_too_late_for_its_block_moves_to_another_one(server: Wr
         client.flush(writer)
         assert not client.writes.accumulator.take_back_late(block, packed)
     assert server.ids() == [1, 2, 3, 4]
+
+
+STEPS = [(LogEncoder, "encode_few"), (RowLayout, "to_arrow"), (LogEncoder, "encode"), (WriterClient, "_submit")]
+
+
+@pytest.mark.parametrize("compression", ["NONE", "ZSTD"])
+@pytest.mark.parametrize(("owner", "step"), STEPS, ids=[step for _, step in STEPS])
+def test_rows_that_are_being_encoded_when_their_writer_is_interrupted_are_stored_like_those_behind_them(
+    server: WriteServer, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, compression: str
+) -> None:
+    interrupted = interrupt_once(monkeypatch, owner, step)
+    server.add_table(properties={"table.log.arrow.compression.type": compression})
+    with client_of(server, writer__batch_timeout_ms=3_600_000, writer__batch_size=2_000) as client:
+        writer = client.writer()
+        ids = itertools.count()
+        while not interrupted.is_set() and (i := next(ids)) < 1_000:
+            try:
+                writer.append([i, "x" * 20])
+            except KeyboardInterrupt:
+                # The row after which a block was closed is not in it, and may be written again.
+                next_id = i
+        if interrupted.is_set():
+            for i in range(next_id, next_id + 200):
+                writer.append([i, "x" * 20])
+        client.flush(writer)
+        assert client.writes.memory.used_bytes == 0
+        assert client.writes.accumulator.incomplete() == []
+    assert server.ids() == list(range(len(server.ids())))
+    assert len(server.ids()) >= 200
+
+
+@pytest.mark.parametrize(
+    ("owner", "step"), [(RowLayout, "to_arrow"), (KvEncoder, "encode")], ids=["to_arrow", "encode"]
+)
+def test_rows_with_keys_survive_that_as_well(
+    server: WriteServer, monkeypatch: pytest.MonkeyPatch, owner: type, step: str
+) -> None:
+    interrupt_once(monkeypatch, owner, step)
+    server.add_kv_table()
+    with client_of(server, writer__batch_timeout_ms=3_600_000) as client:
+        writer = upsert_of(client).create_writer()
+        for i in range(10):
+            writer.upsert([i, "x", None])
+        with pytest.raises(KeyboardInterrupt):
+            client.writes.accumulator.close_all()
+        writer.upsert([10, "x", None])
+        client.flush(writer)
+    assert [row["id"] for row in server.rows_put()] == list(range(11))
+
+
+def interrupt_once(monkeypatch: pytest.MonkeyPatch, owner: type, step: str) -> threading.Event:
+    """Press Ctrl-C at a step of the main thread, the first time; return what is set then."""
+    is_pressed = threading.Event()
+    function = getattr(owner, step)
+
+    def interrupted(*arguments: object) -> object:
+        if not is_pressed.is_set() and threading.current_thread() is threading.main_thread():
+            is_pressed.set()
+            raise KeyboardInterrupt
+        return function(*arguments)
+
+    monkeypatch.setattr(owner, step, interrupted)
+    return is_pressed
 
 
 # Memory
@@ -203,6 +269,48 @@ def test_flush_reports_failures_that_nobody_was_told_of_once(server: WriteServer
             writer.append([2, "x"]).result(120)
         # And this one by its handle.
         client.flush(writer)
+
+
+def test_a_flush_that_was_given_up_leaves_failures_to_the_next_one(server: WriteServer) -> None:
+    server.add_table()
+    server.default_fault = Fault(bucket_code=13)
+    server.hold()
+
+    async def given_up(writer: AppendWriter) -> None:
+        flush = asyncio.ensure_future(writer.flush())
+        await eventually_async(lambda: server.in_progress == 1)
+        flush.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await flush
+
+    with client_of(server, writer__batch_timeout_ms=3_600_000) as client:
+        # Their rows are in the same block.
+        writers = [client.writer(), client.writer()]
+        for writer in writers:
+            writer.append([1, "x"])
+        asyncio.run(given_up(writers[0]))
+        server.release()
+        eventually(lambda: bool(client.writes._failures))
+        for writer in writers:
+            with pytest.raises(FlussError, match="refused with 13"):
+                client.flush(writer)
+            client.flush(writer)
+
+
+def test_a_handle_tells_one_writer_of_a_failure_and_not_those_that_share_its_batch(server: WriteServer) -> None:
+    server.add_table()
+    server.default_fault = Fault(bucket_code=13)
+    with client_of(server, writer__batch_timeout_ms=3_600_000) as client:
+        one, other = client.writer(), client.writer()
+        handle = one.append([1, "x"])
+        other.append([2, "x"])
+        client.writes.accumulator.close_all()
+        with pytest.raises(FlussError, match="refused with 13"):
+            handle.result(120)
+        eventually(lambda: bool(client.writes._failures))
+        with pytest.raises(FlussError, match="refused with 13"):
+            client.flush(other)
+        client.flush(other)
 
 
 def test_a_new_writer_does_not_report_what_failed_before_it(server: WriteServer) -> None:

@@ -132,6 +132,15 @@ class Subscriptions:
         _, ended = self._replace(offsets, {})
         self._on_change((), ended)
 
+    def park_read(self, read: Sequence[Subscription]) -> None:
+        """Stand where subscriptions are that were read to their end, but not where others have taken their place."""
+        with self._lock:
+            # The read may have been given up on another thread while it came to the end of a bucket.
+            ended = [each for each in read if self._current.get(each.bucket) is each]
+            self._removed([each.bucket for each in ended])
+            self._current.update((each.bucket, Subscription(each.bucket, each.position)) for each in ended)
+        self._on_change((), ended)
+
     def end(self, buckets: Iterable[TableBucket]) -> None:
         """Read buckets no more; those that are not read anyway do not matter."""
         with self._lock:

@@ -11,13 +11,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from fluss.client.kernel.decode import BatchDecoder, DecodedBatch, ValueDecoder
-from fluss.client.kernel.runtime import Runtime, is_blocking
+from fluss.client.kernel.runtime import Runtime, is_blocking, outcome
 from fluss.client.scan.fetch.buffer import FROM_SNAPSHOT, Chunk, ScanBuffer, Subscription, Subscriptions
 from fluss.client.scan.fetch.decoding_ahead import DecodingAhead
 from fluss.client.scan.fetch.fetcher import Fetcher
@@ -79,18 +81,19 @@ class Poller:
     def _step(self, collect: Collect, claim: Delivery | None = None) -> Runs | None:
         """Return what can be had without waiting, None if it is worth waiting, or raise what is to be raised."""
         with self._turn:
-            if claim is not None and claim.is_abandoned:
-                # A later poll may have read on meanwhile. What comes behind its records must not be given back before
-                # they are: a bucket would go on behind them.
-                return None
-            if self._buffer.is_closed:
-                raise FlussError("The scanner is closed; create a new one")
-            runs = self._collected(collect)
-            if claim is not None and runs:
-                claim.settle(runs)
-            return runs
+            if claim is None:
+                return self._collected(collect)
+            # A later poll may have read on meanwhile. What comes behind its records must not be given back before they
+            # are: a bucket would go on behind them.
+            with claim.reading() as is_wanted:
+                runs = self._collected(collect) if is_wanted else None
+                if runs:
+                    claim.settle(runs)
+                return runs
 
     def _collected(self, collect: Collect) -> Runs | None:
+        if self._buffer.is_closed:
+            raise FlussError("The scanner is closed; create a new one")
         if self._is_error_next:
             self._raise_failure()
         runs: Runs = []
@@ -144,7 +147,8 @@ class Poller:
         try:
             return await self._runtime.on_worker(self._step, collect, claim)
         except asyncio.CancelledError:
-            claim.abandon()
+            # Positions must not be where the worker still is: whoever was cancelled may go on to commit them.
+            await outcome(claim.abandon())
             raise
 
 
@@ -155,21 +159,36 @@ class Delivery:
         self._give_back = give_back
         self._lock = threading.Lock()
         self._runs: Runs | None = None
-        self.is_abandoned = False
+        self._is_abandoned = False
+        # Resolved as long as nothing is being read.
+        self._at_rest: Future[None] = Future()
+        self._at_rest.set_result(None)
+
+    @contextmanager
+    def reading(self) -> Iterator[bool]:
+        """Read, in the thread that does so; False if nothing is to be read any more, since the caller has gone."""
+        with self._lock:
+            is_wanted = not self._is_abandoned
+            self._at_rest = Future()
+        try:
+            yield is_wanted
+        finally:
+            self._at_rest.set_result(None)
 
     def settle(self, runs: Runs) -> None:
         """Something was read. If the caller has gone, it is given back."""
         with self._lock:
             self._runs = runs
-            if self.is_abandoned:
+            if self._is_abandoned:
                 self._give_back(runs)
 
-    def abandon(self) -> None:
-        """The caller has gone."""
+    def abandon(self) -> Future[None]:
+        """The caller has gone. Returns what is resolved when what was read has been given back."""
         with self._lock:
-            self.is_abandoned = True
+            self._is_abandoned = True
             if self._runs:
                 self._give_back(self._runs)
+            return self._at_rest
 
 
 class BufferReader:
