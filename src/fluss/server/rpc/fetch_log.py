@@ -422,13 +422,14 @@ class LogFetcher:
             wait_s = deadline - loop.time()
             if wait_s <= 0 or self._purgatory.is_closed or fetch.is_satisfied() or (has_waited and fetch.byte_count):
                 break
-            if not self._purgatory.has_room(len(fetch.cursors)):
+            failed_count = sum(len(table.failures) for table in fetch.tables)
+            if not self._purgatory.has_room(len(fetch.cursors) + failed_count):
                 await self._hold_back(fetch)
                 break
             bytes_missing = (fetch.bytes_min or 0) - fetch.byte_count
             self._memory.give_back(fetch.byte_count, fetch.owner)
             fetch.forget_read()
-            fetch.ready += await self._purgatory.wait(fetch.cursors, bytes_missing, wait_s)
+            fetch.ready += await self._purgatory.wait(fetch.cursors, bytes_missing, wait_s, failed_count=failed_count)
             has_waited = True
             self._give_up_forbidden(fetch)
         codes = fetch.failure_codes()
