@@ -37,11 +37,12 @@ def _hash(*arguments: str, password: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, input=password, capture_output=True, text=True)
 
 
-def _write(path: Path, *lines: str) -> None:
+def _write(path: Path, *lines: str, mode: int = 0o600) -> None:
     """Replace a file of users as a careful operator does."""
     new = path.with_suffix(".new")
     new.touch(mode=0o600)
     new.write_text("".join(f"{line}\n" for line in lines))
+    new.chmod(mode)
     new.replace(path)
 
 
@@ -121,6 +122,28 @@ def test_users_of_a_file_log_in_and_new_ones_do_without_a_restart(tmp_path, capl
         assert "line 1 is not of the form user:hash; make the hash with" in caplog.text
         assert "in-clear-text" not in caplog.text
         assert _logs_in(server, "bob", "alice-secret")
+
+
+def test_a_file_of_users_is_loaded_when_what_the_log_says_is_done(tmp_path, caplog):
+    users = tmp_path / "users"
+    _write(users, f"alice:{HASHED}")
+    options = {
+        "security.protocol.map": "FLUSS:SASL",
+        "security.sasl.users.file": str(users),
+        "security.reload-interval": "10 ms",
+    }
+    with caplog.at_level(logging.INFO), embedded.start(options) as server:
+        _write(users, f"bob:{HASHED}", mode=0o644)
+        eventually(lambda: "run: chmod 600" in caplog.text)
+        users.chmod(0o600)
+        eventually(lambda: "the file of users was loaded again" in caplog.text)
+        assert _logs_in(server, "bob", "alice-secret")
+        caplog.clear()
+        users.rename(tmp_path / "elsewhere")
+        eventually(lambda: "cannot be read: No such file" in caplog.text)
+        (tmp_path / "elsewhere").rename(users)
+        eventually(lambda: "the file of users was loaded again" in caplog.text)
+        assert caplog.text.count("cannot be read") == 1, "what is tried again is not said again"
 
 
 @pytest.mark.parametrize(

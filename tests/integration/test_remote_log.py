@@ -19,6 +19,7 @@ from fluss import blocking, embedded
 from fluss.protocol import api as apis
 from fluss.protocol.bulk_messages import FetchedBucket
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.server.tablet.remote import remote_logs
 from fluss.testing.waiting import eventually
 from tests.integration.remote_storage import ask
 
@@ -192,6 +193,42 @@ def test_a_client_may_prefer_remote_storage(data_dir: Path, remote: Path) -> Non
         assert fetch(4, 1).remote_log_fetch_info is None, "the last segment is still written to"
         assert fetch(4, 1).records_view.nbytes > 0
         assert fetch(99, 1).error_code == 19
+
+
+def test_an_answer_about_remote_storage_is_no_longer_than_its_buckets_need(
+    data_dir: Path, remote: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often a bucket is named: that takes ten bytes of a request, and its segments take thousands."""
+    monkeypatch.setattr(remote_logs, "_SEGMENTS_TOLD_TOGETHER_MAX", 6)
+    with serving(data_dir, remote) as (server, connection):
+        schema = fluss.Schema(SCHEMA)
+        connection.get_admin().create_table(EVENTS, fluss.TableDescriptor(schema, bucket_count=2, bucket_keys=["id"]))
+        append(connection, 0, 60)
+        eventually(lambda: not list(data_dir.glob("fluss/events-*/**/log-*/0000000000000000000[0-9].log")))
+        table_id = connection.get_admin().get_table_info(EVENTS).table_id
+
+        def fetch(*tables: list[tuple[int, int]]) -> list[list[tuple[int, list[int]]]]:
+            """Return the buckets of each table in the answer, with the first offsets of their segments."""
+            request = pb.FetchLogRequest(follower_server_id=-1, max_bytes=1 << 20)
+            for buckets in tables:
+                table = request.tables_req.add(table_id=table_id, projection_pushdown_enabled=False)
+                for bucket_id, offset in buckets:
+                    table.buckets_req.add(bucket_id=bucket_id, fetch_offset=offset, max_fetch_bytes=1 << 20)
+            return [
+                [
+                    (
+                        each.bucket_id,
+                        [one.remote_log_start_offset for one in each.remote_log_fetch_info.remote_log_segments],
+                    )
+                    for each in table.buckets
+                ]
+                for table in ask(server, apis.FETCH_LOG, request).tables
+            ]
+
+        assert fetch([(0, 0)]) == [[(0, [0, 1, 2, 3, 4, 5])]]
+        assert fetch([(0, 0), (1, 0)]) == [[(0, [0, 1, 2]), (1, [0, 1, 2])]], "buckets share the length of the answer"
+        assert fetch([(0, 0)] * 1000 + [(0, 2)]) == [[(0, [2, 3, 4, 5, 6, 7])]], "the last one counts, as for the log"
+        assert fetch(*[[(0, 0)]] * 500, [(0, 2)]) == [[]] * 500 + [[(0, [2, 3, 4, 5, 6, 7])]]
 
 
 @pytest.mark.slow  # Missing files are asked for again for half a minute.

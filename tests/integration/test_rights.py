@@ -76,7 +76,6 @@ NO_TABLE = "error_code: 7"
 NEEDS_NO_RIGHT = {
     ApiKey.API_VERSIONS: "tells what the server speaks; clients ask before they log in",
     ApiKey.AUTHENTICATE: "is how a client says who it is",
-    ApiKey.GET_FILESYSTEM_SECURITY_TOKEN: "there is no remote file system, and the token is empty",
     ApiKey.DROP_KV_SNAPSHOT_LEASE: "there are no leases, and nothing happens",
 }
 # APIs between the servers of a cluster, which this server does not have.
@@ -368,7 +367,8 @@ REQUESTS: dict[ApiKey, list[tuple[str, Make]]] = {
     ApiKey.LIST_REBALANCE_PROGRESS: [(FORBIDDEN, lambda t: pb.ListRebalanceProgressRequest())],
     ApiKey.CANCEL_REBALANCE: [(FORBIDDEN, lambda t: pb.CancelRebalanceRequest())],
     ApiKey.GET_CLUSTER_HEALTH: [(FORBIDDEN, lambda t: pb.GetClusterHealthRequest())],
-    ApiKey.GET_FILESYSTEM_SECURITY_TOKEN: [("file", lambda t: pb.GetFileSystemSecurityTokenRequest())],
+    # Its keys open the files of all tables.
+    ApiKey.GET_FILESYSTEM_SECURITY_TOKEN: [(FORBIDDEN, lambda t: pb.GetFileSystemSecurityTokenRequest())],
     ApiKey.DROP_KV_SNAPSHOT_LEASE: [(NOTHING, lambda t: pb.DropKvSnapshotLeaseRequest(lease_id="l"))],
 }
 
@@ -377,9 +377,7 @@ def test_every_api_key_has_an_answer_to_who_may_use_it() -> None:
     answered_elsewhere = {ApiKey.API_VERSIONS, ApiKey.AUTHENTICATE}
     assert set(ApiKey) == REQUESTS.keys() | NOT_SERVED | answered_elsewhere
     assert not REQUESTS.keys() & NOT_SERVED
-    assert answered_elsewhere | {ApiKey.GET_FILESYSTEM_SECURITY_TOKEN, ApiKey.DROP_KV_SNAPSHOT_LEASE} == set(
-        NEEDS_NO_RIGHT
-    )
+    assert answered_elsewhere | {ApiKey.DROP_KV_SNAPSHOT_LEASE} == set(NEEDS_NO_RIGHT)
 
 
 @dataclass

@@ -110,7 +110,7 @@ class ServerCertificate:
         return self._context
 
     def renew(self) -> bool:
-        """Load the files again if they have changed since the last attempt; return whether they were. Blocking.
+        """Load the files again if they have changed since they were last read; return whether they were. Blocking.
 
         Raises FlussError if they cannot be used: then the certificate is the one it was.
         """
@@ -118,20 +118,28 @@ class ServerCertificate:
         if stamps == self._stamps:
             return False
         self._stamps = stamps
-        self._context = self.tls.load()
+        try:
+            self._context = self.tls.load()
+        except UnreadableFileError:
+            self._stamps = []
+            raise
         return True
 
-    def _current_stamps(self) -> list[tuple[int, int, int] | None]:
+    def _current_stamps(self) -> list[tuple[int, ...] | None]:
         return [file_stamp(file) for file in self.tls.files]
 
 
-def file_stamp(file: Path) -> tuple[int, int, int] | None:
-    """Return what changes when a file is written or replaced; None if there is none."""
+def file_stamp(file: Path) -> tuple[int, ...] | None:
+    """Return what changes when a file is written or replaced, or gets other rights; None if there is none."""
     try:
         status = file.stat()
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+
+
+class UnreadableFileError(FlussError):
+    """A file could not be read for reasons that are not in it, and that may pass, such as too many open files."""
 
 
 _DN_NAMES: Final = {
@@ -344,7 +352,7 @@ def _check_readable(file: Path, prefix: str = "") -> None:
         with open(file, "rb"):
             pass
     except OSError as error:
-        raise FlussError(f"{prefix}{file} cannot be read: {error.strerror}") from None
+        raise UnreadableFileError(f"{prefix}{file} cannot be read: {error.strerror}") from None
 
 
 def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path | None, password: str) -> None:

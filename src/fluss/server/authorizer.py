@@ -119,6 +119,18 @@ class Authorizer:
             for acl in entries.get(place, ())
         )
 
+    def allows_anywhere(self, context: RequestContext, operation: AclOperation) -> bool:
+        """Whether the sender of a request may do something with anything at all, which need not exist any more."""
+        if self.allows(context, operation, CLUSTER):
+            return True
+        operations = _GRANTED_BY[operation]
+        return any(
+            acl.operation in operations
+            for entries in self._granted_to(context)
+            for about in entries.values()
+            for acl in about
+        )
+
     def check(self, context: RequestContext, operation: AclOperation, resource: AclResource) -> None:
         """Refuse a request whose sender may not do something (code 48)."""
         if not self.allows(context, operation, resource):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from fluss.errors import FlussError
-from fluss.net.tls import ServerCertificate, file_stamp
+from fluss.net.tls import ServerCertificate, UnreadableFileError, file_stamp
 from fluss.protocol.stored_password import (
     ITERATIONS_DEFAULT,
     ITERATIONS_MAX,
@@ -45,11 +45,11 @@ class UsersFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp = file_stamp(path)
+        self._stamp: tuple[int, ...] | None = file_stamp(path)
         self.users: Mapping[str, str] = read_users(path)
 
     def renew(self) -> bool:
-        """Read the file again if it has changed since the last attempt; return whether it had. Blocking.
+        """Read the file again if it has changed since it was last read; return whether it had. Blocking.
 
         Raises FlussError if it cannot be used: then the users are those that they were.
         """
@@ -57,7 +57,11 @@ class UsersFile:
         if stamp == self._stamp:
             return False
         self._stamp = stamp
-        self.users = read_users(self._path)
+        try:
+            self.users = read_users(self._path)
+        except UnreadableFileError:
+            self._stamp = ()
+            raise
         return True
 
 
@@ -72,7 +76,7 @@ def read_users(path: Path) -> dict[str, str]:
                 raise FlussError(f"{path} has more than {_FILE_BYTES_MAX} bytes; is it the right file?")
             lines = file.read().splitlines()
     except OSError as error:
-        raise FlussError(f"the file of users {path} cannot be read: {error.strerror}") from None
+        raise UnreadableFileError(f"the file of users {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise FlussError(f"{path} is not a text in UTF-8") from None
     users: dict[str, str] = {}
@@ -120,6 +124,8 @@ class SecurityFiles:
 
     def __init__(self) -> None:
         self._renewals: list[tuple[str, Callable[[], bool], Callable[[], None]]] = []
+        # Why they could not be read: it is tried again each time, and said once.
+        self._unreadable: dict[str, str] = {}
         self._lock = asyncio.Lock()
 
     def add_certificate(self, listener_name: str, certificate: ServerCertificate) -> None:
@@ -142,8 +148,13 @@ class SecurityFiles:
                     if await asyncio.to_thread(renew):
                         on_change()
                         logger.info("%s was loaded again", what)
+                    self._unreadable.pop(what, None)
                 except FlussError as error:
-                    logger.error("%s stays as it was: %s", what, error.message)
+                    is_said = self._unreadable.pop(what, None) == error.message
+                    if isinstance(error, UnreadableFileError):
+                        self._unreadable[what] = error.message
+                    if not is_said:
+                        logger.error("%s stays as it was: %s", what, error.message)
 
 
 HASH_COMMAND: Final = "hash-password"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from fluss.errors import AuthenticationError, FlussError, NetworkError
+from fluss.net import tls as tls_module
 from fluss.net.channel import Channel
 from fluss.net.listener import Listener, ListenerSettings
 from fluss.net.tls import (
@@ -323,6 +327,32 @@ async def test_a_listener_that_stops_leaves_no_handshake_behind(ca, server):
 
 
 # A certificate that is renewed
+
+
+def test_a_certificate_that_could_not_be_read_for_a_moment_is_read_again(ca, tmp_path, monkeypatch):
+    """For want of descriptors, say: its files do not change any more when there are some again."""
+    tls = ServerTls(tmp_path / "now.pem", tmp_path / "now.key")
+
+    def put(issued: IssuedCertificate) -> None:
+        tls.certificate_file.write_bytes(issued.certificate_file.read_bytes())
+        tls.key_file.write_bytes(issued.key_file.read_bytes())
+
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    put(ca.issue("first", names=[HOST]))
+    certificate = ServerCertificate(tls)
+    before = certificate.context
+    put(ca.issue("second", names=[HOST]))
+    with monkeypatch.context() as patch:
+        patch.setattr(tls_module, "open", refuse, raising=False)
+        for _ in range(2):
+            with pytest.raises(FlussError, match="Too many open files"):
+                certificate.renew()
+    assert certificate.context is before
+    assert certificate.renew()
+    assert certificate.context is not before
+    assert not certificate.renew()
 
 
 async def test_new_connections_get_the_new_certificate_and_others_stay(ca, other_ca, tmp_path):

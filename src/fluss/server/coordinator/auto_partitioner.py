@@ -192,7 +192,7 @@ class AutoPartitioner:
         now_ms = self._clock()
         try:
             # First, because it makes room.
-            await self._drop(table, rule, now_ms)
+            await self._drop(table, now_ms)
             await self._create(table, rule, now_ms, self._delay_ms(table, rule) if is_delayed else 0)
         except FlussError as error:
             logger.warning("the partitions of %s could not be brought up to date: %s", table.path, error)
@@ -231,11 +231,19 @@ class AutoPartitioner:
                 self._catalog.bucket_room,
             )
 
-    async def _drop(self, table: Table, rule: AutoPartitionRule, now_ms: int) -> None:
-        expired = rule.expired_names(self._catalog.partitions_of(table.table_id), now_ms)
-        dropped = await self._catalog.drop_partitions(table.table_id, expired)
+    async def _drop(self, table: Table, now_ms: int) -> None:
+        if not self._expired(table, now_ms):
+            return
+        # What counts is what the table wants by then: it may have been altered to keep them while others were dropped.
+        dropped = await self._catalog.drop_partitions(table.table_id, lambda current: self._expired(current, now_ms))
         if dropped:
             logger.info("dropped the expired partitions %s of %s", ", ".join(p.name for p in dropped), table.path)
+
+    def _expired(self, table: Table, now_ms: int) -> list[str]:
+        if not AUTO_PARTITION_ENABLED.of(table.descriptor.properties):
+            return []
+        rule = AutoPartitionRule.of(table.descriptor, self._settings.time_zone)
+        return rule.expired_names(self._catalog.partitions_of(table.table_id), now_ms)
 
     def _delay_ms(self, table: Table, rule: AutoPartitionRule) -> int:
         if rule.pattern.unit is not TimeUnit.DAY:

@@ -395,13 +395,20 @@ class Catalog(CatalogImage):
             self._put_partitions(table_id, partitions)
             return partitions
 
-    async def drop_partitions(self, table_id: int, names: Collection[str]) -> list[Partition]:
-        """Drop the partitions of a table that exist, and return them."""
+    async def drop_partitions(
+        self, table_id: int, names: Collection[str] | Callable[[Table], Collection[str]]
+    ) -> list[Partition]:
+        """Drop the partitions of a table that exist, and return them.
+
+        ``names`` may be a function of the table, which is asked when no other change is under way.
+        """
         async with self._lock:
             table = self.table_by_id(table_id)
+            if table is None:
+                return []
             existing = self.partitions_of(table_id)
-            partitions = [existing[name] for name in names if name in existing]
-            if table is None or not partitions:
+            partitions = [existing[name] for name in (names(table) if callable(names) else names) if name in existing]
+            if not partitions:
                 return []
             for partition in partitions:
                 await self._buckets.know_log_ends(table, partition)

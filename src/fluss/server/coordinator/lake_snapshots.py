@@ -34,6 +34,10 @@ from fluss.storage.remote.file_systems import FileSystemOptions, check_location,
 from fluss.storage.remote.store import RemoteStore, RemoteTraffic
 from fluss.storage.vfs import Files, OsFiles
 
+# Files of a table that were prepared and that no commit has named: those of rounds that failed. One that a snapshot of
+# the lake names is registered by the next round, long before there are so many others.
+_PREPARED_MAX: Final = 16
+
 logger = logging.getLogger(__name__)
 
 
@@ -51,8 +55,10 @@ class LakeSnapshots:
         self._table = table
         self._files = files
         self._entries: dict[int, list[LakeEntry]] = {table_id: list(each) for table_id, each in entries.items()}
-        # The paths of tables with entries, to find their files when they have been dropped.
+        # The paths of tables with files, to find these when they have been dropped.
         self._paths: dict[int, TablePath] = {}
+        # Files that no commit has named, of this run of the server, the oldest first.
+        self._prepared: dict[int, list[str]] = {}
         # Of the newest entries only: what retention asks for, and every round.
         self._newest: dict[int, tuple[LakeEntry, dict[TableBucket, int]]] = {}
         self._lock = asyncio.Lock()
@@ -129,10 +135,17 @@ class LakeSnapshots:
         if table.is_partitioned:
             ids = {partition.partition_id for partition in self._catalog.partitions_of(table.table_id).values()}
             merged = {bucket: offset for bucket, offset in merged.items() if bucket.partition_id in ids}
-        return await asyncio.to_thread(self._files.write, table.path, table.table_id, merged)
+        file_path = await asyncio.to_thread(self._files.write, table.path, table.table_id, merged)
+        self._paths[table.table_id] = table.path
+        prepared = self._prepared.setdefault(table.table_id, [])
+        prepared.append(file_path)
+        unused = prepared[:-_PREPARED_MAX]
+        del prepared[:-_PREPARED_MAX]
+        await self._remove_files(table, unused)
+        return file_path
 
     async def commit(self, table: Table, entry: LakeEntry, *, earliest_id_to_keep: int | None = None) -> None:
-        """Register a snapshot as the newest of a table.
+        """Register a snapshot as the newest of a table, unless it is there already and others came after it.
 
         Without ``earliest_id_to_keep`` older ones are forgotten; with the id of one, those before it are; with any
         other id none is. Raises code 53 if a file of offsets is not one of this table.
@@ -142,6 +155,9 @@ class LakeSnapshots:
             if entry.readable_offsets_path not in (None, entry.tiered_offsets_path):
                 await self._read(table, entry.readable_offsets_path)
             before = self._entries.get(table.table_id, [])
+            if any(_is_repeated(entry, each) for each in before[:-1]):
+                # From a service that was away while another one went on from there.
+                return
             # The same snapshot again: the answer to the first commit was lost.
             older = [each for each in before if each.snapshot_id != entry.snapshot_id]
             entries = [*_kept(older, earliest_id_to_keep), entry]
@@ -149,6 +165,9 @@ class LakeSnapshots:
             self._entries[table.table_id] = entries
             self._paths[table.table_id] = table.path
             self._newest[table.table_id] = entry, offsets
+            paths = _paths_of(entries)
+            prepared = self._prepared.get(table.table_id, [])
+            prepared[:] = [path for path in prepared if path not in paths]
         await self._remove_files(table, _paths_of(before) - _paths_of(entries))
 
     async def forget(self, table: Table) -> None:
@@ -171,8 +190,11 @@ class LakeSnapshots:
 
     async def forget_dropped(self) -> None:
         """Remove the files of tables that have been dropped."""
-        for table_id in [each for each in self._entries if self._catalog.table_by_id(each) is None]:
-            del self._entries[table_id]
+        for table_id in [
+            each for each in {**self._entries, **self._prepared} if self._catalog.table_by_id(each) is None
+        ]:
+            self._entries.pop(table_id, None)
+            self._prepared.pop(table_id, None)
             self._newest.pop(table_id, None)
             path = self._paths.pop(table_id, None)
             if path is not None:
@@ -181,6 +203,10 @@ class LakeSnapshots:
             table = self._catalog.table_by_id(table_id)
             if table is not None:
                 self._paths[table_id] = table.path
+
+
+def _is_repeated(entry: LakeEntry, before: LakeEntry) -> bool:
+    return (entry.snapshot_id, entry.tiered_offsets_path) == (before.snapshot_id, before.tiered_offsets_path)
 
 
 def _kept(entries: Sequence[LakeEntry], earliest_id_to_keep: int | None) -> Sequence[LakeEntry]:

@@ -150,11 +150,16 @@ class _Fetch:
         self.ready = [cursor for cursor in self.cursors if cursor.is_ready]
 
     def keep_last(self) -> None:
-        """Forget all but the last of those cursors that are in the same bucket."""
+        """Forget all but the last of those cursors that are in the same bucket, and of those looks into remote storage.
+
+        An answer about remote storage can be thousands of times as long as the question.
+        """
         last = {cursor.hosted: cursor for cursor in self.cursors}
         self.cursors = list(last.values())
+        last_remote = {wanted[0]: wanted for table in self.tables for wanted in table.remote}
         for table in self.tables:
             table.cursors = [cursor for cursor in table.cursors if last[cursor.hosted] is cursor]
+            table.remote = [wanted for wanted in table.remote if last_remote[wanted[0]] is wanted]
 
     def failure_codes(self) -> set[int]:
         """Return the codes of all buckets that failed so far."""
@@ -249,19 +254,22 @@ class LogFetcher:
 
     async def _serve_remote(self, fetch: _Fetch) -> Answer | FetchLogResponse:
         """Look up what is in remote storage, and answer at once, with what other buckets have now."""
-        looks = [self._find_remote(fetch, table, *wanted) for table in fetch.tables for wanted in table.remote]
+        count = sum(len(table.remote) for table in fetch.tables)
+        looks = [self._find_remote(fetch, table, count, *wanted) for table in fetch.tables for wanted in table.remote]
         await asyncio.gather(*looks)
         fetch.bytes_min = None
         return await self._serve(fetch)
 
     async def _find_remote(
-        self, fetch: _Fetch, table: _TableFetch, hosted: HostedBucket, offset: int, bytes_max: int
+        self, fetch: _Fetch, table: _TableFetch, bucket_count: int, hosted: HostedBucket, offset: int, bytes_max: int
     ) -> None:
         """Add to the answers where an offset is; what is wrong with remote storage, if the log does not have it."""
         assert self._remote is not None, "otherwise nothing is there"
         bucket, found, problem = hosted.bucket, None, None
         try:
-            found = await self._remote.find(hosted, offset, is_remote_first=fetch.is_remote_first)
+            found = await self._remote.find(
+                hosted, offset, is_remote_first=fetch.is_remote_first, bucket_count=bucket_count
+            )
         except FlussError as error:
             problem = error
         try:
@@ -306,7 +314,9 @@ class LogFetcher:
             self._prepare_table(context, wanted, table_fetch, fetch)
             fetch.cursors += table_fetch.cursors
             fetch.unopened += table_fetch.unopened
-        if len({cursor.hosted for cursor in fetch.cursors}) < len(fetch.cursors):
+        wanted_buckets = [cursor.hosted for cursor in fetch.cursors]
+        wanted_buckets += [hosted for table_fetch in fetch.tables for hosted, _, _ in table_fetch.remote]
+        if len(set(wanted_buckets)) < len(wanted_buckets):
             fetch.keep_last()
         fetch.ready = [cursor for cursor in fetch.cursors if cursor.is_ready]
         return fetch
@@ -412,13 +422,14 @@ class LogFetcher:
             wait_s = deadline - loop.time()
             if wait_s <= 0 or self._purgatory.is_closed or fetch.is_satisfied() or (has_waited and fetch.byte_count):
                 break
-            if not self._purgatory.has_room(len(fetch.cursors)):
+            failed_count = sum(len(table.failures) for table in fetch.tables)
+            if not self._purgatory.has_room(len(fetch.cursors) + failed_count):
                 await self._hold_back(fetch)
                 break
             bytes_missing = (fetch.bytes_min or 0) - fetch.byte_count
             self._memory.give_back(fetch.byte_count, fetch.owner)
             fetch.forget_read()
-            fetch.ready += await self._purgatory.wait(fetch.cursors, bytes_missing, wait_s)
+            fetch.ready += await self._purgatory.wait(fetch.cursors, bytes_missing, wait_s, failed_count=failed_count)
             has_waited = True
             self._give_up_forbidden(fetch)
         codes = fetch.failure_codes()

@@ -137,9 +137,11 @@ class LakeHandlers:
         self, context: RequestContext, request: pb.PrepareLakeTableSnapshotRequest
     ) -> pb.PrepareLakeTableSnapshotResponse:
         response = pb.PrepareLakeTableSnapshotResponse()
+        named: set[int] = set()
         for offered in request.bucket_offsets:
             answer = response.prepare_lake_table_resp.add(table_id=offered.table_id)
             with _told(answer):
+                _check_named_once(offered.table_id, named)
                 table = self._writable_table(context, offered.table_id)
                 if table.path != table_path(offered.table_path):
                     raise FlussError(
@@ -157,15 +159,18 @@ class LakeHandlers:
         self, context: RequestContext, request: pb.CommitLakeTableSnapshotRequest
     ) -> pb.CommitLakeTableSnapshotResponse:
         response = pb.CommitLakeTableSnapshotResponse()
+        named: set[int] = set()
         for entry in request.lake_table_snapshot_metadata:
             answer = response.table_resp.add(table_id=entry.table_id)
             with _told(answer):
+                _check_named_once(entry.table_id, named)
                 await self._commit_entry(self._writable_table(context, entry.table_id), entry)
         if not request.lake_table_snapshot_metadata:
             # The form of services before 0.9, which prepare nothing. In newer requests it only feeds metrics.
             for info in request.tables_req:
                 answer = response.table_resp.add(table_id=info.table_id)
                 with _told(answer):
+                    _check_named_once(info.table_id, named)
                     await self._commit_offsets(self._writable_table(context, info.table_id), info)
         return response
 
@@ -192,6 +197,16 @@ def _told(answer: pb.PbPrepareLakeTableRespForTable | pb.PbCommitLakeTableSnapsh
         yield
     except FlussError as error:
         answer.error_code, answer.error_message = error.error_code, error.public_message
+
+
+def _check_named_once(table_id: int, named: set[int]) -> None:
+    """Refuse a table that a request names again. Each time takes a file, and a stop of the server waits for all."""
+    if table_id in named:
+        raise FlussError(
+            f"The table of id {table_id} is named twice; a round has one snapshot of a table, send others later",
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        )
+    named.add(table_id)
 
 
 def _round_of(report: pb.PbHeartbeatReqForTable) -> tuple[int, int, int]:

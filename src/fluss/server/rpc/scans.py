@@ -29,7 +29,7 @@ from fluss.row.encoded import EncodedRows
 from fluss.schema.acl import AclOperation
 from fluss.server.rpc.bucket_access import ReadResources
 from fluss.server.tablet.buckets import HostedBucket
-from fluss.server.tablet.fetch_memory import no_memory
+from fluss.server.tablet.fetch_memory import RemoteTurns, no_memory
 from fluss.server.tablet.log_reads import newest_batches
 from fluss.server.tablet.remote.remote_logs import RemoteLogs
 from fluss.server.tablet.scan_sessions import NO_LIMIT, ScanSession, ScanSessions
@@ -37,6 +37,8 @@ from fluss.storage.kv.store import KvSnapshot, KvStore
 
 # What a limit scan takes of the memory before it knows what it will find.
 _TAKEN_BYTES: Final = 4 * 1024 * 1024
+# Limit scans that read remote storage at the same time, each in a thread.
+_REMOTE_SCANS_MAX: Final = 4
 # Rows of one answer, whatever they weigh: while it is made, small rows take more memory than they have bytes.
 _ROWS_MAX: Final = 262_144
 
@@ -52,6 +54,7 @@ class LimitScanner:
         self._resources = resources
         self._bytes_max = bytes_max
         self._remote = remote
+        self._remote_turns = RemoteTurns(resources.memory, _REMOTE_SCANS_MAX)
 
     def limit_scan(
         self, context: RequestContext, request: pb.LimitScanRequest
@@ -74,18 +77,21 @@ class LimitScanner:
     async def _scan(self, hosted: HostedBucket, row_count: int, owner: str) -> Answer | LimitScanResponse:
         try:
             hosted = await hosted.open()
-            hosted.log()
+            log = hosted.log()
             if hosted.kv is not None:
                 # A store that has to be opened is waited for before the turn is taken, not during it.
                 await hosted.kv.store()
         except FlussError as error:
             return await self._answer_error(error)
-        granted = await self._resources.turns.begin(_TAKEN_BYTES, owner)
+        is_remote = hosted.kv is None and hosted.is_remote(max(0, log.offset_high_watermark - row_count))
+        # Remote storage may take its time, and readers of the disk must not wait for it.
+        turns = self._remote_turns if is_remote else self._resources.turns
+        granted = await turns.begin(_TAKEN_BYTES, owner)
         if granted is None:
             return await self._answer_error(no_memory())
         byte_count = 0
         try:
-            records = await self._read(hosted, row_count)
+            records = await self._read(hosted, row_count, is_remote=is_remote)
             byte_count = sum(map(len, records))
         except FlussError as error:
             failure = error
@@ -93,17 +99,16 @@ class LimitScanner:
             response = LimitScanResponse(is_log_table=hosted.kv is None, records=records)
             return Answer(response, partial(self._resources.memory.give_back, byte_count, owner))
         finally:
-            self._resources.turns.end(granted, byte_count, owner)
+            turns.end(granted, byte_count, owner)
         return await self._answer_error(failure)
 
-    async def _read(self, hosted: HostedBucket, row_count: int) -> Sequence[BytesLike]:
+    async def _read(self, hosted: HostedBucket, row_count: int, *, is_remote: bool) -> Sequence[BytesLike]:
         log, kv, bytes_max = hosted.log(), hosted.kv, self._bytes_max
         if kv is not None:
             return await kv.read(
                 self._resources.readers, partial(_first_rows, row_count=row_count, bytes_max=bytes_max)
             )
-        if self._remote is not None and hosted.is_remote(max(0, log.offset_high_watermark - row_count)):
-            # By another thread: remote storage may take its time, and readers of the disk must not wait for it.
+        if is_remote and self._remote is not None:
             archive = self._remote.archive(log)
             return await asyncio.to_thread(newest_batches, log, row_count, bytes_max, archive)
         return await asyncio.get_running_loop().run_in_executor(

@@ -207,6 +207,13 @@ class SnapshotHandlers:
     async def _security_token(
         self, context: RequestContext, request: pb.GetFileSystemSecurityTokenRequest
     ) -> pb.GetFileSystemSecurityTokenResponse:
+        # Stores know nothing of tables: what can be said here is who reads none.
+        if not self._authorizer.allows_anywhere(context, Operation.READ):
+            raise FlussError(
+                f"Principal {context.principal} has no authorization to read any table, and gets no keys to the files "
+                "of tables in remote storage; an administrator can grant it with an ACL",
+                ErrorCode.AUTHORIZATION_EXCEPTION,
+            )
         token = await self._tokens.current()
         return pb.GetFileSystemSecurityTokenResponse(
             schema=token.scheme,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.net.request_handler import Handler, RequestContext
 from fluss.protocol.api import ApiKey
+from fluss.protocol.codec import EncodedMessage
 from fluss.protocol.convert import bucket_offsets, pb_producer_offsets, table_path
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.table import TableBucket
@@ -19,6 +22,18 @@ from fluss.server.rpc.handler_group import ChangeHandler, check_table_id, resour
 
 _CREATED: Final = 0
 _ALREADY_EXISTS: Final = 1
+# Answers with offsets that are kept.
+_ANSWERS_MAX: Final = 8
+
+
+@dataclass(slots=True)
+class _KeptAnswer:
+    """The offsets of a producer in those tables that the user may read who asked last, encoded."""
+
+    producer: RegisteredOffsets
+    table_ids: frozenset[int]
+    readable_ids: frozenset[int] | None = None
+    encoded: EncodedMessage | None = None
 
 
 class WriterHandlers:
@@ -31,6 +46,8 @@ class WriterHandlers:
         self._authorizer = authorizer
         self._writer_ids = writer_ids
         self._producers = producers
+        # There can be a hundred thousand offsets. They are asked for with a few bytes, and take long to encode.
+        self._answers: OrderedDict[str, _KeptAnswer] = OrderedDict()
 
     def readers(self) -> Mapping[ApiKey, Handler]:
         return {ApiKey.GET_PRODUCER_OFFSETS: self._get_offsets}
@@ -72,22 +89,29 @@ class WriterHandlers:
 
     def _get_offsets(
         self, context: RequestContext, request: pb.GetProducerOffsetsRequest
-    ) -> pb.GetProducerOffsetsResponse:
+    ) -> pb.GetProducerOffsetsResponse | EncodedMessage:
         check_producer_id(request.producer_id)
         producer = self._producers.get(request.producer_id)
         if producer is None or not self._is_shown(context, producer):
             return pb.GetProducerOffsetsResponse()
-        readable = {
+        kept = self._kept_answer(producer)
+        readable_ids = frozenset(
             table_id
-            for table_id in {bucket.table_id for bucket, _ in producer.offsets}
+            for table_id in kept.table_ids
             if self._authorizer.allows(context, Operation.READ, resource_of_table_id(self._catalog, table_id))
-        }
-        shown = [entry for entry in producer.offsets if entry[0].table_id in readable]
-        return pb.GetProducerOffsetsResponse(
-            producer_id=producer.producer_id,
-            expiration_time=producer.expires_ms,
-            table_offsets=pb_producer_offsets(shown),
         )
+        if kept.encoded is None or kept.readable_ids != readable_ids:
+            kept.readable_ids, kept.encoded = readable_ids, _encoded(producer, readable_ids)
+        return kept.encoded
+
+    def _kept_answer(self, producer: RegisteredOffsets) -> _KeptAnswer:
+        kept = self._answers.pop(producer.producer_id, None)
+        if kept is None or kept.producer is not producer:
+            kept = _KeptAnswer(producer, frozenset(bucket.table_id for bucket, _ in producer.offsets))
+        self._answers[producer.producer_id] = kept
+        if len(self._answers) > _ANSWERS_MAX:
+            self._answers.popitem(last=False)
+        return kept
 
     async def _delete_offsets(
         self, context: RequestContext, request: pb.DeleteProducerOffsetsRequest
@@ -117,3 +141,13 @@ class WriterHandlers:
             self._authorizer.check(context, Operation.WRITE, CLUSTER)
         for table_id in table_ids:
             check_table_id(self._authorizer, self._catalog, context, Operation.WRITE, table_id)
+
+
+def _encoded(producer: RegisteredOffsets, readable_ids: frozenset[int]) -> EncodedMessage:
+    shown = [entry for entry in producer.offsets if entry[0].table_id in readable_ids]
+    answer = pb.GetProducerOffsetsResponse(
+        producer_id=producer.producer_id,
+        expiration_time=producer.expires_ms,
+        table_offsets=pb_producer_offsets(shown),
+    )
+    return EncodedMessage(pb.GetProducerOffsetsResponse, [answer.SerializeToString()])

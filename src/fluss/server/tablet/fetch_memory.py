@@ -179,3 +179,30 @@ class ReadTurns:
         """Hold what was read instead of what was granted, and let the next one begin."""
         self._turns.release()
         self._memory.settle(granted_bytes, read_bytes, owner)
+
+
+class RemoteTurns:
+    """Turns of reads of remote storage, which take long while it is slow or away: who waits for one holds no memory.
+
+    Belongs to the event loop.
+    """
+
+    def __init__(self, memory: FetchMemory, count: int) -> None:
+        self._memory = memory
+        self._turns = asyncio.Semaphore(count)
+
+    async def begin(self, wanted_bytes: int, owner: str) -> int | None:
+        """Wait for a turn, and return what the memory has granted, as ``ReadTurns.begin`` does."""
+        await self._turns.acquire()
+        granted: int | None = None
+        try:
+            granted = await self._memory.take(wanted_bytes, owner)
+        finally:
+            if granted is None:
+                self._turns.release()
+        return granted
+
+    def end(self, granted_bytes: int, read_bytes: int, owner: str) -> None:
+        """Hold what was read instead of what was granted, and let the next one begin."""
+        self._turns.release()
+        self._memory.settle(granted_bytes, read_bytes, owner)

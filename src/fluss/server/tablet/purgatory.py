@@ -112,14 +112,15 @@ class DelayedFetch:
 class FetchPurgatory:
     """All delayed fetches, and answers that are held back. When it is closed they wake up, and none waits any more.
 
-    A fetch costs memory for each of its buckets while it waits, so together they wait for ``cursors_max`` at most. A
-    fetch that finds no room is to be answered without waiting.
+    A fetch costs memory for each of its buckets while it waits, also for those that have failed and are answered with
+    the others, so together they wait with ``buckets_max`` at most. A fetch that finds no room is to be answered without
+    waiting.
     """
 
-    def __init__(self, cursors_max: int, *, retry_answer_delay_ms: int) -> None:
-        self._cursors_max = cursors_max
+    def __init__(self, buckets_max: int, *, retry_answer_delay_ms: int) -> None:
+        self._buckets_max = buckets_max
         self._retry_answer_delay_s = retry_answer_delay_ms / 1000
-        self._cursor_count = 0
+        self._bucket_count = 0
         self._delayed: set[DelayedFetch] = set()
         self._is_closed = False
 
@@ -127,26 +128,32 @@ class FetchPurgatory:
     def delayed_count(self) -> int:
         return len(self._delayed)
 
-    def has_room(self, cursor_count: int) -> bool:
+    def has_room(self, bucket_count: int) -> bool:
         """Whether a fetch of so many buckets may wait."""
-        return self._cursor_count + cursor_count <= self._cursors_max
+        return self._bucket_count + bucket_count <= self._buckets_max
 
     @property
     def is_closed(self) -> bool:
         return self._is_closed
 
-    async def wait(self, cursors: Sequence[BucketCursor], bytes_missing: int, timeout_s: float) -> list[BucketCursor]:
-        """Wait for records, at most ``timeout_s``; return the cursors that have something to read since."""
+    async def wait(
+        self, cursors: Sequence[BucketCursor], bytes_missing: int, timeout_s: float, *, failed_count: int = 0
+    ) -> list[BucketCursor]:
+        """Wait for records, at most ``timeout_s``; return the cursors that have something to read since.
+
+        ``failed_count`` is how many buckets of the fetch have failed.
+        """
         fetch = DelayedFetch(bytes_missing)
         self._delayed.add(fetch)
-        self._cursor_count += len(cursors)
+        bucket_count = len(cursors) + failed_count
+        self._bucket_count += bucket_count
         try:
             if self._is_closed:
                 fetch.wake()
             await fetch.sleep(cursors, timeout_s)
         finally:
             self._delayed.discard(fetch)
-            self._cursor_count -= len(cursors)
+            self._bucket_count -= bucket_count
         return fetch.advanced
 
     async def hold_back(self) -> None:

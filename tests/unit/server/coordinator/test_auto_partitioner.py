@@ -5,6 +5,7 @@ The rule is a function of the time; the rest is a coordinator whose clock the te
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.schema.cluster_info import HealthStatus
 from fluss.schema.serde import table_from_json
 from fluss.server.coordinator.auto_partitioner import AutoPartitionRule
+from fluss.testing.waiting import eventually_async
 from tests.unit.server.coordinator.support import create_request, descriptor, path, spec
 
 DAY_MS = 86_400_000
@@ -188,6 +190,36 @@ async def test_time_makes_and_drops_partitions(make_cluster, clock):
             "202503",
         ]
         assert ("drop", "fluss.t", "202409") in cluster.host.events
+
+
+@pytest.mark.parametrize(
+    "change", [{"table.auto-partition.num-retention": "9"}, {"table.auto-partition.enabled": "false"}], ids=str
+)
+async def test_a_table_that_is_altered_to_keep_its_partitions_keeps_them_whatever_is_under_way(
+    make_cluster, clock, change
+):
+    async with make_cluster() as cluster:
+        clock.now_ms = _ms(2024, 9, 10)
+        for name in ("fluss.a", "fluss.b"):
+            await cluster.create(name, _table("YEAR", num_retention=1, num_precreate=1))
+        clock.now_ms = _ms(2026, 1, 1)
+        # The look is at the first table when the second one is altered, and dropping takes its time.
+        may_go_on, is_dropping = asyncio.Event(), asyncio.Event()
+
+        async def know_log_ends(table, partition):
+            is_dropping.set()
+            await may_go_on.wait()
+
+        cluster.host.know_log_ends = know_log_ends
+        look = asyncio.create_task(cluster.service._auto_partitioner.look())
+        await is_dropping.wait()
+        alteration = asyncio.create_task(cluster.alter("fluss.b", values=change))
+        await eventually_async(lambda: cluster.service._running_changes._tasks)
+        may_go_on.set()
+        await alteration
+        await look
+        assert "2024" not in await cluster.partitions("fluss.a")
+        assert "2024" in await cluster.partitions("fluss.b")
 
 
 async def test_partitions_by_hand_expire_like_all_others(make_cluster, clock):

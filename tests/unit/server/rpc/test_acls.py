@@ -507,10 +507,22 @@ async def test_a_producer_without_offsets_needs_the_right_to_write_everywhere(ma
         await cluster.ask(apis.REGISTER_PRODUCER_OFFSETS, register, channel=alice)
 
 
-async def test_tokens_and_dropped_leases_need_no_right(make_cluster):
+@pytest.mark.parametrize("resource", [KV, DATABASE, CLUSTER], ids=str)
+async def test_keys_to_remote_storage_are_for_those_who_read_some_table(make_cluster, resource):
+    request = pb.GetFileSystemSecurityTokenRequest()
+    async with make_cluster(**_secured()) as cluster:
+        alice, bob = await _prepared(cluster), await cluster.connect("bob")
+        for other in set(Operation) - {Operation.ANY, Operation.ALL, Operation.READ}:
+            _grant(cluster, other, resource)
+        _grant(cluster, Operation.READ, resource, "User:bob")
+        assert await cluster.code(apis.GET_FILESYSTEM_SECURITY_TOKEN, request, channel=alice) == 48
+        for reader in (bob, cluster.channel):
+            await cluster.ask(apis.GET_FILESYSTEM_SECURITY_TOKEN, request, channel=reader)
+
+
+async def test_dropping_an_unknown_lease_needs_no_right(make_cluster):
     async with make_cluster(**_secured()) as cluster:
         alice = await _prepared(cluster)
-        await cluster.ask(apis.GET_FILESYSTEM_SECURITY_TOKEN, pb.GetFileSystemSecurityTokenRequest(), channel=alice)
         await cluster.ask(apis.DROP_KV_SNAPSHOT_LEASE, pb.DropKvSnapshotLeaseRequest(lease_id="l"), channel=alice)
 
 

@@ -77,6 +77,21 @@ async def test_a_fetch_that_finds_no_room_to_wait_is_answered_without_records(tm
         await _delayed(server, (0, 0))
 
 
+async def test_buckets_that_have_failed_take_room_while_the_others_wait(tmp_path):
+    """What is said of them is kept until there is an answer, which can be in weeks."""
+    settings = TabletSettings(delayed_buckets_max=4)
+    async with serving(tmp_path, make_table(buckets=2), settings=settings) as server:
+        # Buckets that do not exist end no wait: they may be about to be made.
+        waiting = await _delayed(server, (0, 0), (7, 0), (8, 0), (9, 0))
+        late = asyncio.create_task(server.fetch((1, 0), min_bytes=1, max_wait_ms=LONG_MS))
+        await eventually_async(late.done)
+        assert [answer.records_view for answer in await late] == [b""]
+        await server.append(rows(0, 1))
+        answers = {answer.bucket_id: answer.error_code for answer in await waiting}
+        assert answers == {0: None} | dict.fromkeys((7, 8, 9), ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
+        await _delayed(server, (0, 1), (1, 0))
+
+
 async def test_a_client_that_goes_while_its_answer_is_held_back_holds_no_memory(tmp_path):
     settings = TabletSettings(delayed_buckets_max=1, retry_answer_delay_ms=LONG_MS)
     async with serving(tmp_path, make_table(buckets=2), settings=settings) as server:

@@ -219,6 +219,63 @@ async def test_older_snapshots_stay_as_long_as_the_service_says(make_cluster):
         assert [entry.snapshot_id for entry in cluster.coordinator.lake_snapshots._entries[table.table_id]] == [5, 6]
 
 
+async def test_a_commit_that_comes_again_after_others_changes_nothing(make_cluster):
+    """From a service that was away, and does not know that another one registered its snapshot and went on."""
+    async with make_cluster() as cluster:
+        table = await cluster.create("fluss.t", descriptor())
+        keep_all = {"earliest_snapshot_id_to_keep": -1}
+        first = await tiered(cluster, table, 30, {0: 100}, **keep_all)
+        await tiered(cluster, table, 10, {0: 200}, **keep_all)
+        assert await commit(cluster, table, 30, first, **keep_all) == 0
+        assert await found(cluster, table) == (10, {0: 200}), (
+            "what came later is in the lake, and may be gone elsewhere"
+        )
+        assert await found(cluster, table, snapshot_id=30) == (30, {0: 100})
+
+
+async def test_files_of_rounds_that_were_not_committed_are_few(make_cluster):
+    async with make_cluster() as cluster:
+        table = await cluster.create("fluss.t", descriptor())
+        committed = await tiered(cluster, table, 1, {0: 5})
+        prepared = [(await prepare(cluster, table, {0: 6 + n})).lake_table_offsets_path for n in range(20)]
+        assert await found(cluster, table) == (1, {0: 5})
+        directory = Path(committed).parent
+        assert {str(file) for file in directory.iterdir()} == {committed, *prepared[-16:]}
+        assert await commit(cluster, table, 2, prepared[-16]) == 0, "whichever of them was committed to the lake"
+        assert {str(file) for file in directory.iterdir()} == set(prepared[-16:])
+        other = await cluster.create("fluss.other", descriptor())
+        uncommitted = Path((await prepare(cluster, other, {0: 1})).lake_table_offsets_path)
+        for name in ("fluss.t", "fluss.other"):
+            await cluster.ask(apis.DROP_TABLE, pb.DropTableRequest(table_path=path(name), ignore_if_not_exists=False))
+        await cluster.coordinator.lake_snapshots.forget_dropped()
+        assert not directory.exists()
+        assert not uncommitted.parent.exists()
+
+
+async def test_a_request_names_a_table_once(make_cluster):
+    async with make_cluster() as cluster:
+        table, other = [await cluster.create(f"fluss.{name}", descriptor()) for name in ("t", "other")]
+        offered = [
+            pb.PbTableOffsets(table_id=each.table_id, table_path=path(str(each.path))) for each in (table, other, table)
+        ]
+        request = pb.PrepareLakeTableSnapshotRequest(bucket_offsets=offered)
+        answers = (await cluster.ask(apis.PREPARE_LAKE_TABLE_SNAPSHOT, request)).prepare_lake_table_resp
+        assert [answer.error_code for answer in answers] == [0, 0, -1]
+        entry = pb.PbLakeTableSnapshotMetadata(
+            table_id=table.table_id,
+            snapshot_id=1,
+            tiered_bucket_offsets_file_path=answers[0].lake_table_offsets_path,
+        )
+        for request in (
+            pb.CommitLakeTableSnapshotRequest(lake_table_snapshot_metadata=[entry] * 3),
+            pb.CommitLakeTableSnapshotRequest(
+                tables_req=[pb.PbLakeTableSnapshotInfo(table_id=table.table_id, snapshot_id=2)] * 3
+            ),
+        ):
+            answers = (await cluster.ask(apis.COMMIT_LAKE_TABLE_SNAPSHOT, request)).table_resp
+            assert [answer.error_code for answer in answers] == [0, -1, -1]
+
+
 async def test_offsets_of_partitions_go_with_them(make_cluster):
     async with make_cluster() as cluster:
         table = await cluster.create("fluss.t", descriptor({"id": "INTEGER", "dt": "STRING"}, partition_key=["dt"]))

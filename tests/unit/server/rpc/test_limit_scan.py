@@ -5,6 +5,9 @@ A real server on a real socket; rows are cut to the limit as clients do it.
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import pytest
 
 from fluss.errors import ErrorCode
@@ -12,6 +15,8 @@ from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.log_batch import MAGIC_V0, iter_batches
 from fluss.server.model import Partition
+from fluss.server.rpc import scans
+from fluss.server.tablet.buckets import RemoteOffsets
 from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.log.log_settings import LogSettings
 from fluss.testing.waiting import eventually_async
@@ -97,3 +102,40 @@ async def test_batches_with_statistics_are_readable_by_every_client(tmp_path):
         payload = (await _scan(server, 10)).records_view
         assert [batch.header.magic for batch in iter_batches(payload)] == [MAGIC_V0, MAGIC_V0]
         assert ids(payload) == [0, 1, 2, 3]
+
+
+async def test_scans_that_wait_for_remote_storage_hold_up_no_others(tmp_path, monkeypatch):
+    """However many there are: remote storage can be away for minutes."""
+    may_go_on, waiting = threading.Event(), []
+
+    def newest(log, row_count, bytes_max, archive=None):
+        if archive is not None:
+            waiting.append(archive)
+            may_go_on.wait()
+        return newest_batches(log, row_count, bytes_max)
+
+    class EmptyRegistry:
+        async def load(self):
+            return []
+
+    newest_batches = scans.newest_batches
+    monkeypatch.setattr(scans, "newest_batches", newest)
+    settings = TabletSettings(reader_threads=2)
+    tables = make_table(), make_table(table_id=2, name="near")
+    async with serving(tmp_path, *tables, settings=settings, remote_registry=EmptyRegistry()) as server:
+        await server.append(rows(0, 10))
+        await server.append(rows(0, 3), table_id=2)
+        remote = server.manager.tables[1].groups[None].remote = RemoteOffsets(1)
+        remote.ends[0] = 5
+        far = [asyncio.create_task(_scan(server, 10)) for _ in range(20)]
+        try:
+            await eventually_async(lambda: len(waiting) >= 2)
+            near = asyncio.create_task(_scan(server, 3, table_id=2))
+            await eventually_async(near.done)
+            assert ids((await near).records_view) == [0, 1, 2]
+            memory = server.service.fetch_memory
+            assert memory.used_bytes <= len(waiting) * scans._TAKEN_BYTES, "those that wait for a turn hold none"
+        finally:
+            may_go_on.set()
+        assert [ids((await task).records_view) for task in far] == [list(range(10))] * 20
+        await eventually_async(lambda: memory.used_bytes == 0)

@@ -11,9 +11,11 @@ import pytest
 
 from fluss.errors import FlussError
 from fluss.protocol import api as apis
+from fluss.protocol.convert import pb_producer_offsets
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.server.coordinator.metadata.metadata_store import MetadataStore
 from fluss.server.coordinator.producers import _BLOCK_SIZE, WriterIds
+from fluss.server.rpc import writer_ids
 from tests.unit.server.coordinator.support import NOW_MS
 
 HOUR_MS = 3_600_000
@@ -162,6 +164,32 @@ async def test_a_user_has_so_many_producers_and_no_more(make_cluster, clock):
         await _refused(cluster, "d")
         await cluster.ask(apis.DELETE_PRODUCER_OFFSETS, pb.DeleteProducerOffsetsRequest(producer_id="b"))
         assert await _register(cluster, "d") == 0
+
+
+async def test_offsets_are_encoded_once_however_often_they_are_asked_for(make_cluster, monkeypatch):
+    """A hundred thousand of them take the server a third of a second, and a client twenty bytes to ask for."""
+    encoded = []
+
+    def counted(offsets):
+        encoded.append(len(offsets))
+        return pb_producer_offsets(offsets)
+
+    monkeypatch.setattr(writer_ids, "pb_producer_offsets", counted)
+    async with make_cluster() as cluster:
+        bucket = pb.PbProducerTableOffsets(table_id=5, bucket_offsets=[pb.PbBucketOffset(bucket_id=1)])
+        await _register(cluster, "many", [bucket] * 1000)
+        answers = [await _get(cluster, "many") for _ in range(5)]
+        assert encoded == [1000]
+        assert all(answer == answers[0] for answer in answers)
+        assert len(answers[0].table_offsets[0].bucket_offsets) == 1000
+        await cluster.ask(apis.DELETE_PRODUCER_OFFSETS, pb.DeleteProducerOffsetsRequest(producer_id="many"))
+        assert not (await _get(cluster, "many")).HasField("producer_id")
+        await _register(cluster, "many", _offsets())
+        assert (await _get(cluster, "many")).table_offsets == _offsets(), "those of the new registration"
+        for number in range(20):
+            await _register(cluster, f"p{number}", _offsets(number))
+        for number in range(20):
+            assert (await _get(cluster, f"p{number}")).table_offsets == _offsets(number)
 
 
 async def test_so_many_offsets_are_kept_and_no_more(make_cluster):

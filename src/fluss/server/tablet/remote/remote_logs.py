@@ -35,8 +35,10 @@ T = TypeVar("T")
 INDEX_CACHE_DIRECTORY: Final = "remote-log-index-cache"
 # Segments of all manifests that are kept in memory, at about 300 bytes each.
 _SEGMENTS_KEPT_MAX: Final = 65_536
-# Segments that one answer names. A client that has read them asks for the next ones.
+# Segments that one answer names of one bucket, and of all its buckets together, but at least one of each. A client that
+# has read them asks for the next ones.
 _SEGMENTS_TOLD_MAX: Final = 256
+_SEGMENTS_TOLD_TOGETHER_MAX: Final = 16_384
 _READER_THREADS: Final = 4
 # How often a manifest is asked for that is replaced while it is being loaded.
 _LOAD_ATTEMPTS: Final = 5
@@ -306,10 +308,13 @@ class RemoteLogs:
 
     # What readers are told
 
-    async def find(self, hosted: HostedBucket, offset: int, *, is_remote_first: bool) -> RemoteRange | None:
+    async def find(
+        self, hosted: HostedBucket, offset: int, *, is_remote_first: bool, bucket_count: int = 1
+    ) -> RemoteRange | None:
         """Return where an offset and what follows is in remote storage; None if it is not there.
 
-        Unless ``is_remote_first``, what the log has itself is left out. Raises FlussError.
+        Unless ``is_remote_first``, what the log has itself is left out. The answer is about ``bucket_count`` buckets.
+        Raises FlussError.
         """
         known = await self.manifest(hosted.bucket)
         if known is None:
@@ -320,7 +325,8 @@ class RemoteLogs:
         if first < 0 or offset >= manifest.segments[first].logical_end_offset:
             return None
         segments = [manifest.segments[first]]
-        for segment in manifest.segments[first + 1 : first + _SEGMENTS_TOLD_MAX]:
+        told_max = max(1, min(_SEGMENTS_TOLD_MAX, _SEGMENTS_TOLD_TOGETHER_MAX // bucket_count))
+        for segment in manifest.segments[first + 1 : first + told_max]:
             is_local = segment.start_offset >= local_start and not is_remote_first
             if is_local or segment.start_offset != segments[-1].end_offset:
                 break
