@@ -181,20 +181,26 @@ class Attempt:
                 f"{self.record.table_id} and is {table_id}); begin with a new checkpoint to write all rows, or set "
                 "'sink.on-table-change'=accept to go on with new ones"
             )
-        self.cover(partition_ids)
+        # Nothing has been read back yet, so what another attempt adds at the same time is no trouble.
+        if not any(self._covers(partition_ids) for _ in range(_TRIES_MAX)):
+            raise concurrent_attempt(self.table)
 
     def cover(self, partition_ids: Collection[int | None]) -> None:
-        """See to it that the record has the offsets of these partitions before something is written to them."""
-        for _ in range(_TRIES_MAX):
-            missing = [id_ for id_ in dict.fromkeys(partition_ids) if format_bucket(id_, 0) not in self.record.starts]
-            if not missing:
-                return
-            starts = {**self.record.starts, **latest_offsets(self.table, missing)}
-            if self._put(replace(self.record, starts=starts)):
-                return
-            if not self.is_resumed:
-                break
-        raise concurrent_attempt(self.table)
+        """See to it that the record has the offsets of these partitions before something is written to them.
+
+        If another attempt has added some of them since the record was opened, it may have written rows there that were
+        not read back.
+        """
+        if not self._covers(partition_ids):
+            raise concurrent_attempt(self.table)
+
+    def _covers(self, partition_ids: Collection[int | None]) -> bool:
+        """Add the partitions that are missing to the record; False if another attempt has changed it meanwhile."""
+        missing = [id_ for id_ in dict.fromkeys(partition_ids) if format_bucket(id_, 0) not in self.record.starts]
+        if not missing:
+            return True
+        starts = {**self.record.starts, **latest_offsets(self.table, missing)}
+        return self._put(replace(self.record, starts=starts))
 
     def renew(self) -> None:
         """Go on under a new writer id, because the server has forgotten the one there is."""
