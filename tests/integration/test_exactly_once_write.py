@@ -491,6 +491,21 @@ def test_a_record_can_be_made_on_the_driver_and_given_to_every_attempt(network: 
     assert found(table) == expected(rows)
 
 
+@pytest.mark.parametrize("kind", [{"bucket_count": 1}, {"bucket_count": 5}])
+def test_partitions_that_were_created_since_the_record_was_made_are_read_back(
+    network: Network, kind: dict[str, Any]
+) -> None:
+    table = network.create(partition_keys=["day"], **kind)
+    rows = sorted(rows_of(list(range(90))), key=lambda row: row["day"])
+    # The driver does not know of any partition yet.
+    record = WriterRecord.begin(table, ())
+    with dying_writer(5), pytest.raises(DeadError):
+        ExactlyOnceWrite(table, record, is_fresh=True).write(batches_of(rows, 10))
+    summary = ExactlyOnceWrite(table, record).write(batches_of(rows, 7))
+    assert found(table) == expected(rows)
+    assert summary.rows_found == 50
+
+
 # Random lives
 
 

@@ -95,7 +95,12 @@ class ExactlyOnceWrite:
     ) -> None:
         self._table = table
         self._target_columns = target_columns
-        store = DriverRecord(record) if isinstance(record, WriterRecord) else record
+        store: RecordStore
+        if isinstance(record, WriterRecord):
+            # An attempt before this one may have written to partitions that the driver did not know.
+            store = DriverRecord(record if is_fresh else record.with_new_partitions(table))
+        else:
+            store = record
         self._attempt = Attempt(table, store, is_resumed=not is_fresh, accepts_new_table=accepts_new_table)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WriteSummary:

@@ -63,6 +63,18 @@ class WriterRecord:
         """All ids, the oldest first."""
         return (*self.earlier_writer_ids, self.writer_id)
 
+    def with_new_partitions(self, table: FlussTable) -> WriterRecord:
+        """Return the record with the partitions that were created since it was made, from their beginnings.
+
+        Of a table that was created again this changes nothing that counts.
+        """
+        info = table.get_table_info()
+        if not info.is_partitioned():
+            return self
+        existing = partitions_of(table)
+        buckets = [format_bucket(each.partition_id, number) for each in existing for number in range(info.num_buckets)]
+        return replace(self, starts={**dict.fromkeys(buckets, 0), **self.starts})
+
     def to_json(self) -> str:
         return json.dumps({"version": _VERSION, **asdict(self)}, separators=(",", ":"))
 
@@ -110,8 +122,9 @@ class RecordStore(Protocol):
 class DriverRecord:
     """Keeps a record that the driver made for the task, and gives to the next attempt, too.
 
-    Changes of it are lost with the attempt. So its offsets should be those of all partitions; what is missing is read
-    from the beginning. A writer id that the server has forgotten cannot be replaced.
+    Changes of it are lost with the attempt. So its offsets should be those of all partitions that there are, with those
+    that were created since (``with_new_partitions``) if it is not the first attempt. A writer id that the server has
+    forgotten cannot be replaced.
     """
 
     record: WriterRecord
