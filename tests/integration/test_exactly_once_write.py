@@ -20,11 +20,13 @@ import pytest
 import fluss
 from fluss import DataTypes
 from fluss.client.bulk.sequenced_writer import SequencedWriter
+from fluss.client.bulk.writer_batches import writer_batches
 from fluss.client.fluss_table import FlussTable
 from fluss.client.kernel.runtime import wait_for
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket
 from fluss.spark.write.exactly_once import ExactlyOnceWrite, SinkState, TaskRecords
+from fluss.spark.write.keyed_write import KeyedWrite
 from fluss.spark.write.sink_rows import SinkRows
 from fluss.spark.write.writer_record import WriterRecord
 from fluss.testing.faultnet import Faults
@@ -273,6 +275,27 @@ def test_partitions_that_come_late_or_vanish_are_no_trouble(network: Network, tm
         ExactlyOnceWrite(table, record_store(tmp_path, 1)).write(batches_of(rows, 9))
 
 
+def test_an_attempt_gives_up_if_another_one_has_begun_a_partition_since_it_read_back_what_there_is(
+    network: Network, tmp_path: Path
+) -> None:
+    table = network.create(bucket_count=1, partition_keys=["day"])
+    monday, tuesday = ([row for row in rows_of(list(range(60))) if row["day"] == day] for day in DAYS[:2])
+    rows = monday + tuesday
+    ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(monday, 20))
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield from batches_of(monday, 20)
+        # By now this attempt knows what was written. The next one begins Tuesday, from its end, and dies.
+        with dying_writer(1), pytest.raises(DeadError):
+            ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(monday + tuesday[::-1], 5))
+        yield from batches_of(tuesday, 20)
+
+    with pytest.raises(FlussError, match="at the same time"):
+        ExactlyOnceWrite(table, record_store(tmp_path)).write(slow())
+    ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(rows, 7))
+    assert found(table) == expected(rows)
+
+
 # Tables with a primary key
 
 
@@ -303,6 +326,61 @@ def test_sums_are_exact_although_attempts_die_and_the_order_changes(
     assert 0 < found_rows[-1] < 300
     assert ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(rows, 25, SUMMED)).rows_found == 300
     assert {(row["id"], row["day"]): row["total"] for row in table.to_arrow().to_pylist()} == sums
+
+
+@contextmanager
+def writing_only(counts: dict[int, int]) -> Iterator[None]:
+    """Let attempts die when they have written so many batches to each bucket."""
+    send, flush, left = SequencedWriter._send, SequencedWriter.flush, Counter(counts)
+
+    def send_some(writer: SequencedWriter, bucket: TableBucket, records: Any) -> None:
+        left[bucket.bucket_id] -= 1
+        if left[bucket.bucket_id] >= 0:
+            send(writer, bucket, records)
+
+    def flush_and_die(writer: SequencedWriter) -> None:
+        flush(writer)
+        raise DeadError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SequencedWriter, "_send", send_some)
+        patch.setattr(SequencedWriter, "flush", flush_and_die)
+        yield
+
+
+def test_an_attempt_that_goes_on_in_one_bucket_is_not_taken_for_a_forgotten_writer(
+    network: Network, tmp_path: Path
+) -> None:
+    builder = fluss.Schema.builder().column("id", DataTypes.bigint()).column("day", DataTypes.string())
+    builder = builder.column("total", DataTypes.bigint(), aggregation="sum").primary_key(["id"])
+    table = network.create(builder.build(), bucket_count=2, properties={"table.merge-engine": "aggregation"})
+    rows = [{"id": n, "day": "mon", "total": n} for n in range(300)]
+
+    def write() -> None:
+        ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(rows, 25, SUMMED))
+
+    with writing_only({0: 1, 1: 1}), pytest.raises(DeadError):
+        write()
+    check_same = KeyedWrite._check_same
+
+    def check_slowly(self: KeyedWrite, *arguments: Any) -> None:
+        patch.setattr(KeyedWrite, "_check_same", check_same)
+        # This attempt has read back what there is. The one before it is not dead, but only slow in one bucket.
+        with writing_only({0: 100}), pytest.raises(DeadError):
+            write()
+        check_same(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KeyedWrite, "_check_same", check_slowly)
+        # The other bucket has no leader for now.
+        with writing_only({0: 1000}), pytest.raises(FlussError) as late:
+            write()
+    assert late.value.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION
+    record = record_store(tmp_path).load()
+    assert record is not None
+    assert len(record.writer_ids) == 1
+    write()
+    assert {row["id"]: row["total"] for row in table.to_arrow().to_pylist()} == {n: n for n in range(300)}
 
 
 @pytest.mark.parametrize("image", ["FULL", "WAL"])
@@ -346,11 +424,28 @@ def test_a_writer_that_the_server_has_forgotten_is_replaced(
     assert found(table) == expected(rows)
 
 
-def wait_until_forgotten(table: FlussTable, records: TaskRecords) -> None:
+def test_a_forgotten_writer_is_replaced_although_other_buckets_never_knew_it(
+    forgetful: Network, tmp_path: Path
+) -> None:
+    table = forgetful.create(bucket_count=3)
+    rows = rows_of(list(range(60)))
+    with dying_writer(1), pytest.raises(DeadError):
+        ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(rows, 5))
+    record = record_store(tmp_path).load()
+    assert record is not None
+    starts = {TableBucket(record.table_id, number): 0 for number in range(3)}
+    [written] = writer_batches(table, record.writer_ids, starts)
+    wait_until_forgotten(table, record_store(tmp_path), written.bucket.bucket_id)
+    # The two other buckets take what is sent under its id as the first batches of a new writer.
+    ExactlyOnceWrite(table, record_store(tmp_path)).write(batches_of(rows, 20))
+    assert found(table) == expected(rows)
+
+
+def wait_until_forgotten(table: FlussTable, records: TaskRecords, bucket_id: int = 0) -> None:
     """Wait until a number that was used long ago is not refused as one that is used, but as one that is unknown."""
     record = records.load()
     assert record is not None
-    bucket = TableBucket(record.table_id, 0)
+    bucket = TableBucket(record.table_id, bucket_id)
 
     def is_forgotten() -> bool:
         with SequencedWriter(table, record.writer_id, next_sequences={bucket: 1000}) as writer:
@@ -394,6 +489,21 @@ def test_a_record_can_be_made_on_the_driver_and_given_to_every_attempt(network: 
         ExactlyOnceWrite(table, record, is_fresh=True).write(dying(batches_of(rows, 10), 5))
     ExactlyOnceWrite(table, record).write(batches_of(rows, 16))
     assert found(table) == expected(rows)
+
+
+@pytest.mark.parametrize("kind", [{"bucket_count": 1}, {"bucket_count": 5}])
+def test_partitions_that_were_created_since_the_record_was_made_are_read_back(
+    network: Network, kind: dict[str, Any]
+) -> None:
+    table = network.create(partition_keys=["day"], **kind)
+    rows = sorted(rows_of(list(range(90))), key=lambda row: row["day"])
+    # The driver does not know of any partition yet.
+    record = WriterRecord.begin(table, ())
+    with dying_writer(5), pytest.raises(DeadError):
+        ExactlyOnceWrite(table, record, is_fresh=True).write(batches_of(rows, 10))
+    summary = ExactlyOnceWrite(table, record).write(batches_of(rows, 7))
+    assert found(table) == expected(rows)
+    assert summary.rows_found == 50
 
 
 # Random lives

@@ -177,6 +177,29 @@ def test_columns_conditions_limits_and_counts_reach_the_reader(fs: FlussSpark, o
     assert rule(spark).lastError() is None
 
 
+def test_conditions_on_times_of_long_ago_leave_out_no_rows(fs: FlussSpark, database: str) -> None:
+    spark, table = fs.spark, f"{database}.history"
+    fs.catalog.create_table(table, "id INT, at TIMESTAMP, day DATE", bucket_count=1)
+    days = (
+        "0001-01-01",
+        "0044-03-15",
+        "1500-06-01",
+        "1582-10-10",
+        "1850-07-01",
+        "1899-12-31",
+        "1900-01-02",
+        "9999-12-31",
+    )
+    values = ", ".join(f"({number}, TIMESTAMP '{day} 00:00:00', DATE '{day}')" for number, day in enumerate(days))
+    fs.write(spark.sql(f"SELECT * FROM VALUES {values} AS t(id, at, day)"), table)
+    rows = fs.read(table)
+    for number, day in enumerate(days):
+        for column, value in (("at", f"TIMESTAMP '{day} 00:00:00'"), ("day", f"DATE '{day}'")):
+            for test, ids in (("=", [number]), ("<=", range(number + 1)), (">=", range(number, len(days)))):
+                found = sorted(row.id for row in rows.where(f"{column} {test} {value}").select("id").collect())
+                assert found == [*ids], f"{column} {test} {value}"
+
+
 def test_a_dataframe_has_the_same_rows_in_every_query_on_it(fs: FlussSpark, orders: str) -> None:
     rows = fs.read(orders)
     assert rows.where("day = '1'").count() == 100

@@ -59,7 +59,7 @@ from fluss.spark.sql.runner import RowWrites, StatementRunner
 from fluss.spark.type_mapping import CHANGE_TYPE, view_schema
 from fluss.spark.write.dataframe import Trigger, ordered_for, same_tasks, triggered, update_writer
 from fluss.spark.write.only_in_lake import check_changeable_rows
-from fluss.spark.write.row_changes import ExpressionLike, Merge, updated_rows
+from fluss.spark.write.row_changes import ExpressionLike, Merge, check_keys, updated_rows
 from fluss.spark.write.sink import SinkPlan
 from fluss.spark.write.sink_table import SinkTable, check_sink_table
 
@@ -301,6 +301,7 @@ class FlussSpark:
             raise TypeError("delete() takes keys and a table, or a table and where")
         path, info = self._keyed_target(table)
         if where is not None:
+            check_keys(info)
             self._check_in_fluss(path, lambda rows: rows.where(where))
             keys = self.read(path).alias(path.table_name).where(where)
         assert keys is not None, "one of them is there"
@@ -365,6 +366,7 @@ class FlussSpark:
     def _delete_where(self, path: TablePath, condition: str) -> None:
         """Delete rows by a condition in the language of ``scan.filter``, as the catalog of Spark is asked to."""
         _, info = self._keyed_target(path)
+        check_keys(info)
         checked = read_options({**self._merged({"table": str(path)}, Use.BATCH_READ)}, is_stream=False)
         if not checked.is_same_for_spark(condition, info.schema):
             raise FlussError("The condition is on times that Spark sees with fewer digits; use fs.delete(where=...)")

@@ -209,8 +209,10 @@ def tiered_state(
     None if it was never tiered. An interrupted round is registered first.
     """
     info = table.get_table_info()
+    # Before the lake table: a round that commits in between makes a snapshot that this state of it would not have.
+    known = lake_snapshot_of(table)
     lake_table = lake_tables_of(info, lake_properties).load(info.table_path)
-    recovered(tiering_calls_of(admin_of(table)), info, lake_table, lake_snapshot_of(table))
+    recovered(tiering_calls_of(admin_of(table)), info, lake_table, known)
     tiered = latest_tiered_snapshot(lake_table)
     if tiered is None or tiered.summary is None:
         return lake_table, None

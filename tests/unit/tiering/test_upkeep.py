@@ -9,10 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fluss import FlussTable
 from fluss.client.bulk import admin_of, lake_snapshot_of, tiering_calls_of, wait_for
 from fluss.errors import FlussError
 from fluss.lake.commits import commit_files, tiering_properties
 from fluss.lake.scans import LakeScan
+from fluss.schema.offsets import LakeSnapshot
 from fluss.tiering import compaction as compaction_module
 from fluss.tiering.compaction import compact
 from fluss.tiering.rounds import tier
@@ -128,6 +130,25 @@ def test_a_compaction_that_was_overtaken_by_a_round_begins_again(lake_cluster: L
             tier(table)
 
     assert compact(table, still_ours=still_ours).files_before == 4
+    assert lake_rows(table) == ordered(events(0, 40))
+
+
+def test_a_round_that_commits_while_a_compaction_looks_at_the_lake_does_not_make_the_lake_a_wrong_one(
+    lake_cluster: LakeCluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake_cluster.create(name, EVENTS, buckets=1)
+    for first in range(0, 30, 10):
+        append(lake_cluster, name, first, 10)
+        tier(table)
+
+    def answered_late(asked: FlussTable) -> LakeSnapshot | None:
+        if len(asked.to_arrow()) == 30:
+            append(lake_cluster, name, 30, 10)
+            tier(asked)
+        return lake_snapshot_of(asked)
+
+    monkeypatch.setattr(compaction_module, "lake_snapshot_of", answered_late)
+    assert compact(table).files_before == 4
     assert lake_rows(table) == ordered(events(0, 40))
 
 

@@ -12,6 +12,7 @@ import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -117,6 +118,7 @@ class SequencedWriter:
         self._unsent_count = 0
         self._ended_count = 0
         self._failure: FlussError | None = None
+        self._failed_bucket: TableBucket | None = None
         self._closing: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -159,7 +161,7 @@ class SequencedWriter:
     def _send(self, bucket: TableBucket, records: EncodedBatch) -> None:
         self._raise_failure()
         table = self._client.physical_table(self._encoder, self._splitter.partition_name(bucket))
-        batch = Batch(records, bucket.bucket_id, self._ended)
+        batch = Batch(records, bucket.bucket_id, partial(self._ended, bucket))
         self._reserve(batch.size_bytes)
         with self._changed:
             self._unsent_count += 1
@@ -175,18 +177,23 @@ class SequencedWriter:
 
     # On the event loop
 
-    def _ended(self, batch: Batch, error: FlussError | None) -> None:
+    def _ended(self, bucket: TableBucket, batch: Batch, error: FlussError | None) -> None:
         self._memory.release(batch.size_bytes)
         with self._changed:
             self._unsent_count -= 1
             self._ended_count += 1
             is_first_failure = error is not None and self._failure is None
             if is_first_failure:
-                self._failure = error
+                self._failure, self._failed_bucket = error, bucket
             self._changed.notify_all()
         if is_first_failure and error is not None:
             # What comes behind it would only be refused, again and again.
             self._closing = self._runtime.loop.create_task(self._sender.close(error))
+
+    @property
+    def failed_bucket(self) -> TableBucket | None:
+        """The bucket whose batch failed first; None as long as none has."""
+        return self._failed_bucket
 
     # The end
 

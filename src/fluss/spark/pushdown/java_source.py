@@ -466,6 +466,9 @@ public class StreamExec extends MicroBatchScanExec {
 
 /** Conditions in the language of scan.filter. Null is the text of what cannot be said exactly. */
 public class Conditions {
+  // 1900-01-01 in all zones. Before it java.sql counts days by another calendar than Spark, and has other zones.
+  static final long SAME_CALENDAR_MS = -2208988800000L + 86400000L;
+
   /** Return those that can be said, joined by AND, and put them into the list; null if there are none. */
   public static String all(List filters, StructType schema, List understood) {
     StringBuilder text = new StringBuilder();
@@ -607,6 +610,8 @@ public class Conditions {
     if (value instanceof java.math.BigDecimal) return ((java.math.BigDecimal) value).toPlainString();
     if (value instanceof Boolean) return value.toString();
     if (value instanceof String) return "'" + ((String) value).replace("'", "''") + "'";
+    boolean isOfSql = value instanceof java.sql.Date || value instanceof java.sql.Timestamp;
+    if (isOfSql && ((java.util.Date) value).getTime() < SAME_CALENDAR_MS) return null;
     if (value instanceof java.sql.Date || value instanceof java.time.LocalDate) return "DATE '" + value + "'";
     if (value instanceof java.sql.Timestamp) return literal(((java.sql.Timestamp) value).toInstant());
     if (value instanceof java.time.Instant || value instanceof java.time.LocalDateTime)

@@ -143,7 +143,8 @@ def resume(start: StreamOffset, seen: ObservedTable, *, rows_first: bool) -> Res
     """Compare where a query stands with the table as it is now.
 
     Buckets that are new begin with their first record; with ``rows_first`` they begin with their rows if older changes
-    are gone. Buckets that exist and are not to be read stay where they are.
+    are gone. Otherwise records of a partition that came since the query looked last, and are gone, are lost. Buckets
+    that exist and are not to be read stay where they are.
     """
     existing, latest, earliest, dropped = seen
     positions, losses = {}, _never_seen(start, dropped)
@@ -155,7 +156,12 @@ def resume(start: StreamOffset, seen: ObservedTable, *, rows_first: bool) -> Res
         losses += loss
     for bucket in latest.keys() - start.positions.keys():
         first = earliest[bucket]
-        positions[bucket] = BucketPosition(latest[bucket], True) if rows_first and first > 0 else BucketPosition(first)
+        if rows_first and first > 0:
+            positions[bucket] = BucketPosition(latest[bucket], True)
+            continue
+        positions[bucket] = BucketPosition(first)
+        if first > 0 and _came_since(start, bucket):
+            losses.append(Loss(bucket, 0, first, log_begins_at(first)))
     return Resumed(positions, losses)
 
 
@@ -177,18 +183,20 @@ def _lost_with_partition(
 
 def _never_seen(start: StreamOffset, dropped: Mapping[TableBucket, int | None]) -> list[Loss]:
     """Return what was in partitions that came and went between two looks at the table, or while the query was away."""
-    newest = start.newest_partition_id
-    if newest is None:
-        # The checkpoint of an earlier release: the query may have begun after the partition was dropped.
-        return []
     return [
         Loss(bucket, 0, end, NEVER_SEEN, is_certain=end is not None)
         for bucket, end in dropped.items()
-        if bucket.partition_id is not None
-        and bucket.partition_id > newest
-        and bucket not in start.positions
-        and end != 0
+        if _came_since(start, bucket) and bucket not in start.positions and end != 0
     ]
+
+
+def _came_since(start: StreamOffset, bucket: TableBucket) -> bool:
+    """Whether the partition of a bucket was created after the query had looked for new ones last.
+
+    The checkpoint of an earlier release does not tell: the query may have begun after that.
+    """
+    newest = start.newest_partition_id
+    return newest is not None and bucket.partition_id is not None and bucket.partition_id > newest
 
 
 def _checked(

@@ -45,6 +45,8 @@ _MARK: Final = "directory"
 # Names that Hadoop, and so Spark, has for stores which pyarrow knows by another one. Keys, region and endpoint are
 # those of the environment of a process (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL): it does not see what Hadoop was told.
 _HADOOP_SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}
+# Stores of pyarrow in which a file appears when it is complete.
+_WHOLE_FILES: Final = frozenset({"s3", "gcs"})
 # Records of one task. Each of them is there because of new partitions or a forgotten writer.
 _RECORDS_MAX: Final = 100_000
 
@@ -95,7 +97,12 @@ class ExactlyOnceWrite:
     ) -> None:
         self._table = table
         self._target_columns = target_columns
-        store = DriverRecord(record) if isinstance(record, WriterRecord) else record
+        store: RecordStore
+        if isinstance(record, WriterRecord):
+            # An attempt before this one may have written to partitions that the driver did not know.
+            store = DriverRecord(record if is_fresh else record.with_new_partitions(table))
+        else:
+            store = record
         self._attempt = Attempt(table, store, is_resumed=not is_fresh, accepts_new_table=accepts_new_table)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WriteSummary:
@@ -274,9 +281,21 @@ class ArrowFiles:
         if self.read(path) is not None:
             return False
         target = f"{self.root}/{path}"
-        self.files.create_dir(target.rpartition("/")[0], recursive=True)
-        with self.files.open_output_stream(target) as stream:
+        directory, _, name = target.rpartition("/")
+        self.files.create_dir(directory, recursive=True)
+        # Elsewhere a file is there from the moment when it is opened, and stays as it is if its writer dies.
+        is_whole = self.files.type_name in _WHOLE_FILES
+        written = target if is_whole else f"{directory}/.{name}.{secrets.token_hex(8)}"
+        with self.files.open_output_stream(written) as stream:
             stream.write(content)
+        if not is_whole:
+            try:
+                self.files.move(written, target)
+            except OSError:
+                # Some stores refuse to replace the file of another attempt.
+                if self.read(path) is None:
+                    raise
+                self.files.delete_file(written)
         # If several attempts wrote at once, the file of the last one counts for all of them.
         return self.read(path) == content
 

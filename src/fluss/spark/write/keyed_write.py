@@ -72,13 +72,15 @@ class KeyedWrite:
             partition_ids = {bucket.partition_id for bucket in records.buckets}
             self._attempt.open(partition_ids, rows_per_batch=self._rows_per_batch(records))
             found = self._read_back() if self._attempt.is_resumed else _Found(self._table)
+            writer = self._writer(found)
             try:
-                return self._send(records, found)
+                return self._send(records, found, writer)
             except FlussError as error:
-                if error.error_code not in LOST_TRACK or not self._is_forgotten(records, found):
+                if error.error_code not in LOST_TRACK or not self._is_forgotten(writer.failed_bucket, found):
                     raise
             self._attempt.renew()
-            return self._send(records, self._read_back())
+            found = self._read_back()
+            return self._send(records, found, self._writer(found))
 
     def _add(self, records: KeyedRecords, batch: SinkRows) -> None:
         rows = self._encoder.checked(batch.rows, batch.is_delete)
@@ -95,16 +97,19 @@ class KeyedWrite:
         good_size = int(writer_batch_bytes(self._table) * records.record_count / records.byte_count)
         return max(1, min(ROWS_PER_BATCH, good_size, _BATCH_BYTES_MAX // records.record_bytes_max))
 
-    def _send(self, records: KeyedRecords, found: _Found) -> WriteSummary:
-        self._check_same(records, found)
-        summary = WriteSummary()
-        record = self._attempt.record
-        with SequencedWriter(
+    def _writer(self, found: _Found) -> SequencedWriter:
+        writer_id = self._attempt.record.writer_id
+        return SequencedWriter(
             self._table,
-            record.writer_id,
-            next_sequences=found.next_sequences(record.writer_id),
+            writer_id,
+            next_sequences=found.next_sequences(writer_id),
             target_columns=self._target_columns,
-        ) as writer:
+        )
+
+    def _send(self, records: KeyedRecords, found: _Found, writer: SequencedWriter) -> WriteSummary:
+        summary = WriteSummary()
+        with writer:
+            self._check_same(records, found)
             for bucket in records.buckets:
                 done_count = len(found.batches.get(bucket, ()))
                 text = format_bucket(self._places.partition_name(bucket), bucket.bucket_id)
@@ -142,16 +147,14 @@ class KeyedWrite:
                         f"{self._table.table_path} has keys that are not in its rows now: {NOT_REPEATABLE}"
                     )
 
-    def _is_forgotten(self, records: KeyedRecords, found: _Found) -> bool:
-        """Whether a server no longer knows the writer although the changelog does: there was more to write, and it
-        was refused. Otherwise the numbers were wrong because another attempt has written meanwhile.
+    def _is_forgotten(self, bucket: TableBucket | None, found: _Found) -> bool:
+        """Whether a server no longer knows the writer in the bucket that refused a number, although the changelog does.
+
+        If the changelog has more than was found in it, the number was wrong because another attempt writes, too.
         """
-        now = self._read_back()
-        rows_per_batch = self._attempt.rows_per_batch
-        return any(
-            len(now.batches[bucket]) == len(written) < sum(1 for _ in records.batches(bucket, rows_per_batch))
-            for bucket, written in found.batches.items()
-        )
+        if bucket is None or bucket not in found.batches:
+            return False
+        return len(self._read_back().batches.get(bucket, ())) == len(found.batches[bucket])
 
 
 class _Found:

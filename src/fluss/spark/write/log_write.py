@@ -188,36 +188,37 @@ class _Written:
 
     def fence(self) -> None:
         """Make sure that nothing comes any more that was sent before."""
-        try:
-            self._send_fences()
-        except FlussError as error:
-            if error.error_code not in LOST_TRACK:
-                raise
-            before = dict(self._offsets)
-            self.read()
-            if self._offsets != before:
-                raise concurrent_attempt(self._table) from error
-            # No attempt has written anything, and still the numbers are wrong: the server has forgotten the writer.
-            # Then no other attempt can use its numbers either.
-            self._attempt.renew()
-            self.next_sequences.clear()
-
-    def _send_fences(self) -> None:
         left = self._attempt.buckets()
         for _ in range(_FENCES_MAX):
-            with SequencedWriter(
-                self._table, self._attempt.record.writer_id, next_sequences=self.next_sequences
-            ) as writer:
-                for bucket in left:
-                    for _ in range(_FENCE_BATCHES):
-                        writer.append_nothing(bucket)
-                writer.flush()
+            writer = SequencedWriter(self._table, self._attempt.record.writer_id, next_sequences=self.next_sequences)
+            try:
+                with writer:
+                    for bucket in left:
+                        for _ in range(_FENCE_BATCHES):
+                            writer.append_nothing(bucket)
+                    writer.flush()
+            except FlussError as error:
+                if error.error_code not in LOST_TRACK or writer.failed_bucket is None:
+                    raise
+                self._replace_forgotten(writer.failed_bucket, error)
+                return
             self.read()
             # Rows of another attempt may have arrived between the fences.
             left = [bucket for bucket in left if self._fences.get(bucket, 0) < _FENCE_BATCHES]
             if not left:
                 return
         raise concurrent_attempt(self._table)
+
+    def _replace_forgotten(self, bucket: TableBucket, error: FlussError) -> None:
+        """Go on under another writer id if the server has forgotten the one that it refused in this bucket."""
+        before = self._offsets.get(bucket)
+        self.read()
+        if self._offsets.get(bucket) != before:
+            raise concurrent_attempt(self._table) from error
+        # No attempt has written anything there, and still the numbers are wrong: the server has forgotten the writer.
+        # Then no other attempt can use its numbers either. Buckets that it never wrote to have taken fences.
+        self._attempt.renew()
+        self.next_sequences.clear()
 
 
 def _encoded(types: Sequence[DataType], rows: pa.RecordBatch) -> EncodedRows:

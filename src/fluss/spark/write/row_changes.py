@@ -6,7 +6,7 @@ write between the read and the write to the same rows is written over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import reduce
@@ -20,7 +20,8 @@ from fluss.errors import FlussError
 from fluss.filter.lexer import quoted_name
 from fluss.schema.schema import shown_names
 from fluss.schema.table import TableInfo, matching_name
-from fluss.spark.type_mapping import CHANGE_TYPE, spark_schema
+from fluss.schema.types import ArrayType, DataType, MapType, RowType, TimestampLtzType, TimestampType
+from fluss.spark.type_mapping import CHANGE_TYPE, SPARK_DIGITS_MAX, spark_schema
 
 # A condition or a value: a column of Spark, or SQL.
 ExpressionLike: TypeAlias = Column | str
@@ -42,8 +43,10 @@ def updated_rows(
 ) -> DataFrame:
     """Return rows of a table with some columns set; those that are not named stay as they are."""
     check_changeable(info)
+    check_keys(info)
     schema = spark_schema(info.schema)
     changes = _checked_set(info, schema, set_values, is_case_sensitive=is_case_sensitive)
+    _check_kept(info, changes)
     return rows.select(
         *(
             (_column(changes[name]) if name in changes else col(quoted_name(name)))
@@ -62,6 +65,43 @@ def check_changeable(info: TableInfo) -> None:
             f"{info.table_path} has the merge engine '{engine}', which does not replace rows by those that are "
             "written; write the rows themselves"
         )
+
+
+def check_keys(info: TableInfo) -> None:
+    """Refuse a table whose rows are written back under other keys than they were read with."""
+    for name in info.primary_keys:
+        data_type = info.schema.column(name).data_type
+        if _is_cut(data_type):
+            raise FlussError(
+                f"'{name}' of {info.table_path} is {data_type.text}, and Spark sees it in microseconds: other keys "
+                "would be written than were read. Change these rows with the client, by upsert_arrow and delete_arrow"
+            )
+
+
+def _check_kept(info: TableInfo, changes: Iterable[str]) -> None:
+    """Refuse an update that would cut columns which it does not set."""
+    changed = {*changes}
+    for column in info.schema.columns:
+        if column.name not in changed and _is_cut(column.data_type):
+            raise FlussError(
+                f"'{column.name}' of {info.table_path} is {column.data_type.text}, and Spark sees it in microseconds: "
+                "it would be cut in all rows that are written back. Set it, too, or write the key and the columns that "
+                "change only, with write(..., target_columns=[...])"
+            )
+
+
+def _is_cut(data_type: DataType) -> bool:
+    """Whether values lose digits of a second in Spark."""
+    match data_type:
+        case TimestampType() | TimestampLtzType():
+            return data_type.precision > SPARK_DIGITS_MAX
+        case ArrayType():
+            return _is_cut(data_type.element_type)
+        case MapType():
+            return _is_cut(data_type.key_type) or _is_cut(data_type.value_type)
+        case RowType():
+            return any(map(_is_cut, data_type.field_types))
+    return False
 
 
 def _checked_set(
@@ -137,6 +177,7 @@ class Merge:
         ``check`` is called before: with what returns the changes of rows of the table, given some of these rows.
         """
         check_changeable(info)
+        check_keys(info)
         self._info = info
         self._schema = spark_schema(info.schema)
         self._target = target
@@ -189,6 +230,8 @@ class Merge:
     def _with(
         self, matching: _Matching, condition: ExpressionLike | None, values: Mapping[str, ExpressionLike] | None
     ) -> Merge:
+        if values is not None and matching != "not matched":
+            _check_kept(self._info, values)
         self._clauses.append(_Clause(matching, condition, values))
         return self
 

@@ -63,6 +63,18 @@ class WriterRecord:
         """All ids, the oldest first."""
         return (*self.earlier_writer_ids, self.writer_id)
 
+    def with_new_partitions(self, table: FlussTable) -> WriterRecord:
+        """Return the record with the partitions that were created since it was made, from their beginnings.
+
+        Of a table that was created again this changes nothing that counts.
+        """
+        info = table.get_table_info()
+        if not info.is_partitioned():
+            return self
+        existing = partitions_of(table)
+        buckets = [format_bucket(each.partition_id, number) for each in existing for number in range(info.num_buckets)]
+        return replace(self, starts={**dict.fromkeys(buckets, 0), **self.starts})
+
     def to_json(self) -> str:
         return json.dumps({"version": _VERSION, **asdict(self)}, separators=(",", ":"))
 
@@ -110,8 +122,9 @@ class RecordStore(Protocol):
 class DriverRecord:
     """Keeps a record that the driver made for the task, and gives to the next attempt, too.
 
-    Changes of it are lost with the attempt. So its offsets should be those of all partitions; what is missing is read
-    from the beginning. A writer id that the server has forgotten cannot be replaced.
+    Changes of it are lost with the attempt. So its offsets should be those of all partitions that there are, with those
+    that were created since (``with_new_partitions``) if it is not the first attempt. A writer id that the server has
+    forgotten cannot be replaced.
     """
 
     record: WriterRecord
@@ -181,20 +194,26 @@ class Attempt:
                 f"{self.record.table_id} and is {table_id}); begin with a new checkpoint to write all rows, or set "
                 "'sink.on-table-change'=accept to go on with new ones"
             )
-        self.cover(partition_ids)
+        # Nothing has been read back yet, so what another attempt adds at the same time is no trouble.
+        if not any(self._covers(partition_ids) for _ in range(_TRIES_MAX)):
+            raise concurrent_attempt(self.table)
 
     def cover(self, partition_ids: Collection[int | None]) -> None:
-        """See to it that the record has the offsets of these partitions before something is written to them."""
-        for _ in range(_TRIES_MAX):
-            missing = [id_ for id_ in dict.fromkeys(partition_ids) if format_bucket(id_, 0) not in self.record.starts]
-            if not missing:
-                return
-            starts = {**self.record.starts, **latest_offsets(self.table, missing)}
-            if self._put(replace(self.record, starts=starts)):
-                return
-            if not self.is_resumed:
-                break
-        raise concurrent_attempt(self.table)
+        """See to it that the record has the offsets of these partitions before something is written to them.
+
+        If another attempt has added some of them since the record was opened, it may have written rows there that were
+        not read back.
+        """
+        if not self._covers(partition_ids):
+            raise concurrent_attempt(self.table)
+
+    def _covers(self, partition_ids: Collection[int | None]) -> bool:
+        """Add the partitions that are missing to the record; False if another attempt has changed it meanwhile."""
+        missing = [id_ for id_ in dict.fromkeys(partition_ids) if format_bucket(id_, 0) not in self.record.starts]
+        if not missing:
+            return True
+        starts = {**self.record.starts, **latest_offsets(self.table, missing)}
+        return self._put(replace(self.record, starts=starts))
 
     def renew(self) -> None:
         """Go on under a new writer id, because the server has forgotten the one there is."""

@@ -205,6 +205,17 @@ def test_a_new_partition_begins_with_its_first_record() -> None:
     assert reads_between(start, end) == [PlannedRead(new, "log", 2, 8)]
 
 
+def test_records_that_are_gone_of_a_partition_that_came_since_the_last_look_are_a_loss() -> None:
+    # The first of the buckets is older: it was not chosen before.
+    latest = {_bucket(4): 8, _bucket(5): 8, _bucket(6): 8}
+    earliest = {_bucket(4): 2, _bucket(5): 2, _bucket(6): 0}
+    resumed = resume(_offset({}, newest_partition_id=4), ObservedTable(latest, latest, earliest), rows_first=False)
+    assert resumed.positions == {bucket: BucketPosition(first) for bucket, first in earliest.items()}
+    assert [(loss.bucket, loss.start, loss.stop, loss.is_certain) for loss in resumed.losses] == [
+        (_bucket(5), 0, 2, True)
+    ]
+
+
 def test_a_new_partition_without_its_oldest_changes_begins_with_its_rows_in_a_full_read() -> None:
     start, latest = _offset({}), {_bucket(2): 8, _bucket(3): 4}
     resumed = resume(start, ObservedTable(latest, latest, {_bucket(2): 2, _bucket(3): 0}), rows_first=True)

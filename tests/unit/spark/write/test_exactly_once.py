@@ -6,6 +6,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow.fs as pafs
 import pytest
@@ -33,6 +34,31 @@ def test_a_file_is_created_once_and_is_never_seen_half(files: StateFiles) -> Non
     files.delete("a/b")
     files.delete("a/b")
     assert files.directories("a") == []
+
+
+class _Dying:
+    """A file system whose files get as far as their first byte."""
+
+    def __init__(self, files: pafs.FileSystem) -> None:
+        self._files = files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def open_output_stream(self, path: str) -> Any:
+        with self._files.open_output_stream(path) as stream:
+            stream.write(b"{")
+        raise OSError("the disk is gone")
+
+
+def test_a_writer_that_dies_leaves_no_half_file(tmp_path: Path) -> None:
+    store = pafs.LocalFileSystem()
+    with pytest.raises(OSError, match="the disk is gone"):
+        TaskRecords(ArrowFiles(cast(Any, _Dying(store)), str(tmp_path)), "q/1/0").put(RECORD)
+    next_one = TaskRecords(ArrowFiles(store, str(tmp_path)), "q/1/0")
+    assert next_one.load() is None
+    assert next_one.put(RECORD)
+    assert next_one.load() == RECORD
 
 
 def test_of_many_attempts_at_once_one_makes_the_record(tmp_path: Path) -> None:
