@@ -88,6 +88,8 @@ def with_valid_content(array: pa.Array) -> pa.Array:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
+        if pat.is_string(array.type):
+            raise pa.ArrowInvalid("it is not UTF-8") from None
         if not pat.is_nested(array.type):
             raise
         # What stands inside of values is looked at also in front of a slice and behind it, where it is not written.
