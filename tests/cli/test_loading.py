@@ -18,6 +18,7 @@ import pytest
 from fluss import blocking
 from fluss.cli.kernel.exits import CommandError
 from fluss.cli.kernel.session import Session
+from fluss.cli.rows.load_state import account_lock
 from fluss.cli.rows.loading import _row_count
 from fluss.cli.rows.row_reading import FileReader, Rejected
 from fluss.embedded import EmbeddedServer
@@ -234,6 +235,19 @@ def test_the_most_rejects_are_those_of_all_parts_and_runs(fluss: FlussCommand, t
     fluss.run(*command)
     assert (fluss.home / "bad").read_bytes() == b""
     assert ids(fluss, trips) == [1, 1]
+
+
+def test_an_account_is_that_of_one_load_at_a_time(fluss: FlussCommand, trips: str) -> None:
+    """Two that begin at the same position would both write what comes behind it."""
+    (fluss.home / "a.json").write_text('{"id": 1}\n')
+    command = ["load", "a.json", trips, "--resume", "state"]
+    with account_lock(str(fluss.home / "state")):
+        second = fluss.run(*command)
+    assert (second.code, "another load goes on with the account in state" in second.err) == (1, True), second.err
+    fluss(*command)
+    fluss(*command)
+    assert ids(fluss, trips) == [1]
+    assert not (fluss.home / "state.lock").exists()
 
 
 def _has_come_to(account: Path, position: int) -> bool:

@@ -94,7 +94,7 @@ def load(
     With --resume each row is written once, however often the load is interrupted and begun again; without, a second
     load writes everything a second time.
     """
-    from fluss.cli.rows.load_state import LoadPosition
+    from fluss.cli.rows.load_state import LoadPosition, account_lock
     from fluss.cli.rows.row_files import STANDARD_INPUT, format_of
     from fluss.cli.rows.row_fitting import RejectFile, TableFitter
     from fluss.cli.rows.row_reading import CsvStyle, FileReader
@@ -121,6 +121,8 @@ def load(
         "ignore_extra": ignore_extra,
         "part_bytes": part_bytes,
     }
+    if state_file is not None:
+        session.keep(account_lock(state_file))
     state = None if state_file is None else LoadPosition.open(state_file, info, files, settings)
     count, size = (0, 0) if state is None else (state.rejected, state.rejects_size)
     with RejectFile(rejects, max_rejects, count=count, size=size) as reject_file:
