@@ -65,8 +65,11 @@ class Running:
 
     def send(self, text: str) -> None:
         """Type a text, or write it to the pipe."""
+        self.send_bytes(text.encode())
+
+    def send_bytes(self, data: bytes) -> None:
         assert self._stdin is not None
-        os.write(self._stdin, text.encode())
+        os.write(self._stdin, data)
 
     def close_input(self) -> None:
         if self._stdin is not None and self._stdin != self._out:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import socket
 import stat
+import threading
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from fluss import Schema, blocking, embedded
-from fluss.cli.cluster.live import Activity, bars, metrics_url_of, server_facts, table_rates
+from fluss.cli.cluster.live import Activity, bars, metrics_of, metrics_url_of, server_facts, table_rates
 from fluss.embedded import EmbeddedServer
 from tests.cli.runner import FlussCommand
 
@@ -113,6 +114,21 @@ def test_top_waits_for_a_server_that_is_restarted(fluss: FlussCommand, tmp_path:
 )
 def test_metrics_are_read_where_the_server_is(options: dict[str, str | None], servers: str, url: str | None) -> None:
     assert metrics_url_of(options, servers) == url
+
+
+def test_what_is_no_http_server_has_no_metrics() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"no such protocol\r\n")
+
+        other = threading.Thread(target=answer)
+        other.start()
+        assert metrics_of(f"http://127.0.0.1:{listener.getsockname()[1]}/metrics") is None
+        other.join()
 
 
 def test_plots_are_as_high_as_a_line() -> None:

@@ -6,11 +6,14 @@ import json
 import os
 import re
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 
+from fluss.cli.rows.copying import LocalTasks
 from fluss.embedded import EmbeddedServer
+from fluss.spark.bulk.reports import quiet
 from fluss.testing.waiting import eventually
 from tests.cli.runner import FlussCommand
 
@@ -108,6 +111,24 @@ def test_a_database_is_copied_to_another_server_and_goes_on_after_a_kill(
         refused = fluss.run("copy", f"{source}.log", f"{source}.log")
         assert (refused.code, "onto itself" in refused.err) == (1, True)
         assert json.loads(fluss("health", "--profile", "other", "-f", "json").out)["status"] == "green"
+
+
+def test_ctrl_c_does_not_wait_for_what_a_copy_has_begun() -> None:
+    left = threading.Event()
+    ended: list[int] = []
+
+    def work(item: int) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        # Only ends it where Ctrl-C waits for it.
+        left.wait(60)
+        ended.append(item)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            LocalTasks().run("copy", work, [1], [1], rows_known=None, listener=quiet)
+        assert ended == []
+    finally:
+        left.set()
 
 
 def test_a_backup_is_checked_and_started_from(fluss: FlussCommand) -> None:

@@ -9,6 +9,7 @@ import signal
 from functools import partial
 from pathlib import Path
 from typing import cast
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,9 +18,11 @@ import pytest
 from fluss import blocking
 from fluss.cli.kernel.exits import CommandError
 from fluss.cli.kernel.session import Session
+from fluss.cli.rows.load_state import account_lock
+from fluss.cli.rows.loading import _row_count
 from fluss.cli.rows.row_reading import FileReader, Rejected
 from fluss.embedded import EmbeddedServer
-from fluss.errors import RequestTimeoutError
+from fluss.errors import ErrorCode, FlussError, RequestTimeoutError
 from fluss.file_formats import FileFormat
 from fluss.schema.schema import Schema
 from fluss.testing.waiting import eventually
@@ -104,13 +107,22 @@ def test_a_table_goes_to_a_file_and_back(fluss: FlussCommand, trips: str, suffix
     assert not list(fluss.home.glob("*.part"))
 
 
+def test_a_server_that_cannot_count_rows_has_them_all_the_same() -> None:
+    admin = mock.Mock()
+    admin.get_table_stats.side_effect = FlussError("not served", ErrorCode.UNSUPPORTED_VERSION)
+    assert _row_count(mock.Mock(admin=admin), "d.t") is None
+
+
 def test_rows_come_from_standard_input(fluss: FlussCommand, trips: str) -> None:
     told = fluss("load", "-", trips, "--file-format", "csv", "-f", "json", text='id,city\n1,Bonn\n2,\n3,""\n').rows
     assert told == [{"table": trips, "files": 1, "rows": 3, "rejected": 0}]
     fluss("load", "-", trips, "--file-format", "json", text='{"id": 4}\n')
     fluss("load", "-", trips, "--file-format", "csv", "--no-header", "--delimiter", ";", text="5;Ulm;2.5\n")
+    fluss("load", "-", trips, "--file-format", "csv", "--multiline", text='id,city\n6,"Bad\nEms"\n')
+    # The password is the first line, and not a byte more.
+    fluss("load", "-", trips, "--file-format", "csv", "--password-file", "-", text="sesame\nid,city\n7,Hof\n")
     found = {row["id"]: row["city"] for row in fluss("tail", trips, "--format", "json").rows}
-    assert found == {1: "Bonn", 2: None, 3: "", 4: None, 5: "Ulm"}
+    assert found == {1: "Bonn", 2: None, 3: "", 4: None, 5: "Ulm", 6: "Bad\nEms", 7: "Hof"}
 
 
 def test_rows_that_do_not_fit_are_told_or_put_aside(fluss: FlussCommand, trips: str) -> None:
@@ -134,6 +146,31 @@ def test_rows_that_do_not_fit_are_told_or_put_aside(fluss: FlussCommand, trips: 
     assert all(each["reason"] and "row" in each for each in bad)
     few = fluss.run("load", "a.csv", trips, "--rejects", "bad.jsonl", "--max-rejects", "1")
     assert (few.code, "more than 1 rows" in few.err) == (6, True)
+
+
+def test_texts_that_are_not_utf8_are_told_or_put_aside(fluss: FlussCommand, trips: str) -> None:
+    (fluss.home / "a.csv").write_bytes(b"id,city,km\n1,Bonn,1\n2,K\xf6ln,2\n3,Kiel,\xff\n")
+    (fluss.home / "b.json").write_bytes(b'{"id": 4, "city": "Ulm"}\n{"id": 5, "city": "K\xf6ln"}\n')
+    names = pa.array([b"Jena", b"K\xf6ln"], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 2, names.buffers())
+    pq.write_table(pa.table({"id": [6, 7], "city": text}), fluss.home / "c.parquet")
+    for file, place in (("a.csv", "line 3"), ("b.json", "line 2"), ("c.parquet", "row group 0, row 1")):
+        refused = fluss.run("load", file, f"{trips}")
+        assert (refused.code, place in refused.err, "not UTF-8" in refused.err) == (6, True, True), refused.err
+    done = fluss.run("load", "a.csv", "b.json", "c.parquet", trips, "--rejects", "bad.jsonl", "-f", "json")
+    assert (done.code, done.rows[0]["rows"], done.rows[0]["rejected"]) == (6, 3, 4)
+    bad = [json.loads(line) for line in (fluss.home / "bad.jsonl").read_text().splitlines()]
+    assert [each["row"]["city"] for each in bad] == ["K\ufffdln", "Kiel", "K\ufffdln", "K\ufffdln"]
+    assert {row["city"] for row in fluss("tail", trips, "--format", "json").rows} == {"Bonn", "Ulm", "Jena"}
+
+
+def test_nothing_that_is_read_is_written_over(fluss: FlussCommand, trips: str) -> None:
+    (fluss.home / "a.json").write_text('{"id": 1}\n')
+    (fluss.home / "link").symlink_to("a.json")
+    for more in (("--rejects", "a.json"), ("--rejects", "link"), ("--resume", "s", "--rejects", "./s")):
+        refused = fluss.run("load", "a.json", trips, *more)
+        assert (refused.code, "would be written over" in refused.err) == (2, True), refused.err
+    assert (fluss.home / "a.json").read_text() == '{"id": 1}\n'
 
 
 def test_columns_are_renamed_or_left_out(fluss: FlussCommand, trips: str) -> None:
@@ -188,11 +225,29 @@ def test_the_most_rejects_are_those_of_all_parts_and_runs(fluss: FlussCommand, t
     assert (enough.code, enough.rows[0]["rows"], enough.rows[0]["rejected"]) == (6, 2, 2)
     done = fluss.run(*command, "-f", "json")
     assert (done.code, done.rows[0]["rows"], done.rows[0]["rejected"]) == (6, 2, 2)
-    assert [json.loads(line)["place"] for line in (fluss.home / "bad").read_text().splitlines()] == [
-        "a.csv, line 3",
-        "b.csv, line 3",
-    ]
+    places = ["a.csv, line 3", "b.csv, line 3"]
+    assert [json.loads(line)["place"] for line in (fluss.home / "bad").read_text().splitlines()] == places
+    # What is known of the file outlasts a run without it, and rows that somebody has taken away are not made up.
+    fluss.run(*command[:4], "--resume", "state")
+    fluss.run(*command)
+    assert [json.loads(line)["place"] for line in (fluss.home / "bad").read_text().splitlines()] == places
+    (fluss.home / "bad").unlink()
+    fluss.run(*command)
+    assert (fluss.home / "bad").read_bytes() == b""
     assert ids(fluss, trips) == [1, 1]
+
+
+def test_an_account_is_that_of_one_load_at_a_time(fluss: FlussCommand, trips: str) -> None:
+    """Two that begin at the same position would both write what comes behind it."""
+    (fluss.home / "a.json").write_text('{"id": 1}\n')
+    command = ["load", "a.json", trips, "--resume", "state"]
+    with account_lock(str(fluss.home / "state")):
+        second = fluss.run(*command)
+    assert (second.code, "another load goes on with the account in state" in second.err) == (1, True), second.err
+    fluss(*command)
+    fluss(*command)
+    assert ids(fluss, trips) == [1]
+    assert not (fluss.home / "state.lock").exists()
 
 
 def _has_come_to(account: Path, position: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import tomllib
 
 from tests.cli.runner import FlussCommand
 
@@ -53,6 +54,16 @@ def test_a_password_is_kept_for_its_owner_and_never_shown(fluss: FlussCommand) -
 
 
 def test_passwords_on_the_command_line_are_refused(fluss: FlussCommand) -> None:
-    refused = fluss.run("db", "ls", "-o", f"security.sasl.password={PASSWORD}")
-    assert (refused.code, PASSWORD in refused.err) == (2, False)
-    assert "--password-file" in refused.err
+    for key in ("security.sasl.password", "client.security.sasl.password"):
+        refused = fluss.run("db", "ls", "-o", f"{key}={PASSWORD}")
+        assert (refused.code, PASSWORD in refused.err) == (2, False)
+        assert "--password-file" in refused.err
+    (fluss.home / "secret").write_bytes(b"\xff\xfe")
+    unreadable = fluss.run("db", "ls", "--user", "a", "--password-file", "secret")
+    assert (unreadable.code, "no text in UTF-8" in unreadable.err) == (6, True)
+
+
+def test_a_profile_finds_its_files_from_any_directory(fluss: FlussCommand) -> None:
+    fluss("profile", "add", "a", "--server", "localhost:1", "--ca", "ca.pem")
+    found = tomllib.loads((fluss.home / "config" / "fluss" / "profiles.toml").read_text())
+    assert found["profile"]["a"]["security.ssl.ca"] == str(fluss.home / "ca.pem")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 
 import pytest
 
 from fluss import blocking
+from fluss.cli.kernel.exits import CommandError
+from fluss.cli.kernel.output import Output
 from tests.cli.runner import FlussCommand
 
 EVERY_TYPE = {
@@ -97,6 +101,13 @@ def test_lines_that_do_not_fit_are_told_or_put_aside(fluss: FlussCommand, trips:
     bad = [json.loads(line) for line in (fluss.home / "bad.jsonl").read_text().splitlines()]
     assert [each["place"] for each in bad] == ["line 2", "line 3", "line 4"]
     assert "no column 'town'" in bad[2]["reason"]
+    deep = fluss.run("append", trips, "--rejects", "bad.jsonl", text="[" * 100_000 + '\n{"id": 4}\n')
+    assert (deep.code, "Appended 1 row" in deep.out) == (6, True)
+    latin = fluss.start("append", trips, "--rejects", "bad.jsonl")
+    latin.send_bytes(b'{"id": 5, "city": "K\xf6ln"}\n{"id": 6}\n')
+    latin.close_input()
+    ended = latin.wait()
+    assert (ended.code, "Appended 1 row" in ended.out) == (6, True), ended.err
     assert fluss.run("append", "nowhere.at_all", text="{}\n").code == 3
 
 
@@ -167,3 +178,36 @@ def test_a_reader_that_ends_ends_the_command_quietly(fluss: FlussCommand, trips:
     running.close_output()
     ended = running.wait()
     assert (ended.code, ended.err) == (141, "")
+
+
+def test_a_decimal_is_never_rounded_to_another_key(fluss: FlussCommand, fluss_database: str) -> None:
+    table = f"{fluss_database}.prices"
+    fluss("table", "create", table, "-c", "price DECIMAL(5, 2)", "-c", "name STRING", "-k", "price")
+    fluss("put", table, '{"price": 1.5000, "name": "a"}', '{"price": "1.01", "name": "b"}')
+    for command in (("get", table, "1.005"), ("delete", table, "1.005"), ("put", table, '{"price": 1.005}')):
+        refused = fluss.run(*command)
+        assert (refused.code != 0, "more digits behind the point" in refused.err) == (True, True), refused.err
+    assert sorted(row["name"] for row in fluss("head", table, "-f", "json").rows) == ["a", "b"]
+
+
+def test_keys_that_cannot_be_are_told_with_their_line(fluss: FlussCommand, users: str) -> None:
+    fluss("put", users, '{"id": 1}', '{"id": 2}')
+    refused = fluss.run("delete", users, text="1\n\nx\n2\n")
+    assert "line 3: column 'id'" in refused.err
+    assert "1 key before it is deleted" in refused.err
+    assert [row["id"] for row in fluss("head", users, "-f", "json").rows] == [2]
+    for command in (("get", users, "[" * 100_000), ("put", users, "--partial", '{"id":')):
+        refused = fluss.run(*command)
+        assert "this is no JSON" in refused.err
+
+
+def test_times_that_cannot_be_are_wrong_usage(fluss: FlussCommand, trips: str) -> None:
+    for time in ("9" * 17 + "d", "@" + "9" * 23):
+        assert fluss.run("tail", trips, "--from", time).code == 2
+    assert fluss.run("offsets", trips, "--at", "9" * 23).code == 2
+
+
+def test_an_output_without_a_letter_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
+    with pytest.raises(CommandError, match=r"the output is latin-1, which has no '\\u6f22'; `PYTHONIOENCODING=utf-8`"):
+        Output("table").say("K\u00f6ln \u6f22")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -45,6 +46,10 @@ def test_a_query_is_answered_in_every_form(fluss: FlussCommand, trips: str) -> N
     assert (fluss.home / "answer.csv").read_text() == "city,km\nBonn,4.5\nKiel,12.0\n"
     twice = fluss("sql", "SELECT 1 AS a, 2 AS a", "-f", "json").rows
     assert twice == [{"a": 1, "a:1": 2}]
+    fluss("sql", 'SELECT 1 AS a, 2 AS a, 3 AS "a:1"', "--output", "twice.json")
+    assert json.loads((fluss.home / "twice.json").read_text()) == {"a": 1, "a:2": 2, "a:1": 3}
+    unnamed = fluss.run("sql", query, "--output", "answer")
+    assert (unnamed.code, "end it with .parquet" in unnamed.err) == (2, True)
 
 
 def test_what_there_is_is_shown_from_the_cluster(fluss: FlussCommand, trips: str) -> None:
@@ -69,6 +74,10 @@ def test_what_there_is_is_shown_from_the_cluster(fluss: FlussCommand, trips: str
 def test_moments_that_python_does_not_have_are_shown(fluss: FlussCommand) -> None:
     query = "SELECT 'infinity'::date AS d, DATE '0044-03-15 (BC)' AS b, TIMESTAMP '290000-01-01' AS t"
     assert fluss("sql", query, "--format", "json").rows[0].keys() == {"d", "b", "t"}
+    nested = "SELECT [TIMESTAMP '290000-01-01'] AS l, {'x': TIMESTAMP '290000-01-01'} AS s"
+    for statement in (query, nested):
+        fluss("sql", statement, "--output", "moments.json", "--format", "json")
+        assert (fluss.home / "moments.json").read_text() == fluss("sql", statement, "--format", "json").out
 
 
 def test_files_are_joined_and_scripts_run(fluss: FlussCommand, trips: str) -> None:
@@ -84,7 +93,12 @@ def test_files_are_joined_and_scripts_run(fluss: FlussCommand, trips: str) -> No
     plan = fluss("sql", f"EXPLAIN SELECT id FROM {trips}").lines
     assert any("Projections: id" in line for line in plan), "only what is needed is read"
     database = trips.partition(".")[0]
-    fluss("sql", f"CREATE TABLE {database}.made (id INT, PRIMARY KEY (id))")
+    fluss("sql", f"CREATE\n TABLE {database}.made (id INT, PRIMARY KEY (id))")
+    again = "WITH trips AS (SELECT * FROM trips WHERE id > 1) SELECT id FROM trips ORDER BY id"
+    views = f"CREATE VIEW\n Trips AS SELECT * FROM {trips}; SELECT count(*) AS n FROM trips; {again}"
+    assert fluss("sql", "-f", "json", text=views).rows == [{"n": 3}, {"id": 2}, {"id": 3}]
+    shadowed = f"WITH q AS (SELECT * FROM {trips}) SELECT id FROM q WHERE id = 1"
+    assert fluss("sql", shadowed, "-f", "json").rows == [{"id": 1}]
     assert fluss("table", "show", f"{database}.made", "-f", "json").rows[0]["primary_key"] == ["id"]
 
 
@@ -111,6 +125,13 @@ def test_a_shell_answers_describes_and_remembers(fluss: FlussCommand, trips: str
     shell.read_until("1 row, by key (")
     shell.send(f"SELECT count(*) AS n FROM {trips} WHERE id > 1;\n")
     shell.read_until("1 row (")
+    # Found by key, and gone before the next statement.
+    fluss("table", "create", f"{trips}_brief", "-c", "id INT", "-k", "id")
+    shell.send(f"SELECT * FROM {trips}_brief WHERE id = 2;\n")
+    shell.read_until("0 rows, by key (")
+    fluss("table", "drop", f"{trips}_brief", "--yes")
+    shell.send("SELECT 6 * 7 AS n;\n")
+    shell.read_until("42")
     shell.send("SELECT oops;\n")
     shell.read_until("Error: ")
     shell.send("\\f json\nSELECT 41 + 1 AS n;\n")
@@ -211,6 +232,21 @@ def test_rows_by_key_are_found_that_only_the_lake_has(fluss: FlussCommand) -> No
         for days, cities in (("= '1'", ["Bonn"]), ("= '2'", ["Kiel"]), ("IN ('1', '2', '3')", ["Bonn", "Kiel"])):
             query = f"SELECT city FROM t WHERE day {days} AND id = 1 ORDER BY city"
             assert [row["city"] for row in fluss("sql", query, "-f", "json").rows] == cities
+
+
+@pytest.mark.parametrize(
+    ("query", "tables"),
+    [
+        ("WITH t AS (SELECT * FROM t) SELECT * FROM t", [["t"]]),
+        ("WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 3) SELECT * FROM t", []),
+        ("WITH t AS (SELECT * FROM d.t) SELECT * FROM t", [["d", "t"]]),
+    ],
+)
+def test_what_with_makes_is_no_table_unless_it_is_made_of_one(query: str, tables: list[list[str]]) -> None:
+    with duckdb.connect() as connection:
+        tree = syntax_tree(connection, query)
+    assert tree is not None
+    assert tables_of(tree) == tables
 
 
 def test_tables_of_a_query_are_found_wherever_they_stand() -> None:

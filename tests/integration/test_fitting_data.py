@@ -337,3 +337,25 @@ def test_whatever_a_schema_takes_can_be_stored(tables: Tables) -> None:
         wait_for(writer.flush())
     for table in (log, keyed):
         assert table.to_arrow().sort_by("id").to_pylist() == given.to_pylist()
+
+
+def _not_utf8(*texts: bytes) -> pa.Array:
+    """Texts as pyarrow reads them from files: it does not look at their bytes."""
+    plain = pa.array(texts, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(plain), plain.buffers())
+
+
+def test_text_that_is_not_utf8_is_refused_before_it_is_written(target: Target) -> None:
+    names = _not_utf8(b"Ann", b"Zo\xeb")
+    for data in (
+        pa.table({"id": pa.array([1, 2], pa.int32()), "name": names}),
+        pa.table({"name": names.cast(pa.large_string()), "id": pa.array([1, 2], pa.int64())}),
+    ):
+        with pytest.raises(FlussError, match=r"Row 1 has b'Zo\\xeb' in column 'name', which does not fit string: "):
+            target.write(data)
+    # As the table has its columns: nothing needs to be converted.
+    full = pa.Table.from_pylist([ROW, {**ROW, "id": 2}], SCHEMA.to_arrow())
+    with pytest.raises(FlussError, match=r"Row 1 has b'Zo\\xeb' in column 'name', which does not fit string: "):
+        target.write(full.set_column(1, full.schema.field("name"), pa.chunked_array([names])))
+    target.write(full.slice(0, 1))
+    assert [row["name"] for row in target.rows()] == ["a"]

@@ -32,7 +32,7 @@ import fluss.arrow_compute as pc
 from fluss.errors import FlussError
 from fluss.options import suggestion
 from fluss.schema.arrow import MAP_KEY_NAME, MAP_VALUE_NAME, TIMESTAMP_LTZ_ZONE, arrow_type
-from fluss.schema.normalize import is_spelling, list_array, list_parts, struct_array
+from fluss.schema.normalize import is_spelling, list_array, list_parts, struct_array, with_valid_content
 from fluss.schema.schema import Schema, shown_names
 from fluss.schema.types import ArrayType, DataField, DataType, DecimalType, MapType, RowType, TypeRoot
 
@@ -41,6 +41,7 @@ _VALUE_CHARS_MAX: Final = 60
 _INTEGER_DIGITS: Final = 19
 _DECIMAL128_DIGITS: Final = 38
 _LISTS: Final = (pat.is_list, pat.is_large_list, pat.is_list_view, pat.is_large_list_view, pat.is_fixed_size_list)
+_TEXT_SCALARS: Final = (pa.StringScalar, pa.LargeStringScalar, pa.StringViewScalar)
 _PAIR: Final = [MAP_KEY_NAME, MAP_VALUE_NAME]
 
 
@@ -158,6 +159,9 @@ def _refuse(array: pa.Array, data_type: DataType, name: str, row_first: int, err
 def _shown(value: pa.Scalar) -> str:
     try:
         text = repr(value.as_py())
+    except UnicodeDecodeError:
+        # Deeper inside there is no way to the bytes.
+        text = repr(value.as_buffer().to_pybytes()) if isinstance(value, _TEXT_SCALARS) else str(value.type)
     except (ValueError, OverflowError, pa.ArrowException):
         # Years beyond Python's.
         text = str(getattr(value, "value", value.type))
@@ -187,7 +191,7 @@ class _MisfitError(Exception):
 
 
 def _fitted_values(array: pa.Array, data_type: DataType) -> pa.Array:
-    fitted = _converted(_plain(array), data_type)
+    fitted = with_valid_content(_converted(_plain(array), data_type))
     if fitted.null_count and not data_type.nullable:
         raise _MisfitError("it must not be null")
     return fitted

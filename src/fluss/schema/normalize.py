@@ -2,7 +2,8 @@
 
 Only the spelling changes, never a value: 64-bit offsets, views and dictionaries become plain arrays, instants of any
 zone are relabelled UTC, child fields get their canonical names. Everything else (another integer width, another
-unit, a column too many) is refused; ``fitting`` has converted before what can be. Data that already has the right form
+unit, a column too many) is refused; ``fitting`` has converted before what can be. So is what is no value of its type:
+text that is not UTF-8, times outside the day, decimals with too many digits. Data that already has the right form
 passes through without a copy; a slice stays a slice.
 """
 
@@ -25,6 +26,8 @@ _TEXT_SPELLINGS: Final = (pat.is_string, pat.is_large_string, pat.is_string_view
 _BYTES_SPELLINGS: Final = (pat.is_binary, pat.is_large_binary, pat.is_binary_view)
 # Offsets are int32, so no array may have more bytes of text, or more elements, than this.
 _OFFSET_MAX: Final = INT32_MAX
+# Text without a byte above it is UTF-8.
+_ASCII_MAX: Final = 0x7F
 # Given a plain number instead, pyarrow would import pandas.
 _ZERO: Final = pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(bytes(4))])[0]
 
@@ -66,8 +69,41 @@ def normalize_array(array: pa.Array, data_type: DataType, column_name: str) -> p
         normalized = _converted(array, data_type, column_name)
     except pa.ArrowException as error:
         raise FlussError(f"Column '{column_name}' cannot be converted to {arrow_type(data_type)}: {error}") from error
+    try:
+        normalized = with_valid_content(normalized)
+    except pa.ArrowInvalid as error:
+        raise FlussError(f"Column '{column_name}' has what is no {data_type}: {error}") from error
     _check_nulls(normalized.null_count, data_type, column_name)
     return normalized
+
+
+def with_valid_content(array: pa.Array) -> pa.Array:
+    """Return an array in physical form, or raise ArrowInvalid if it has bytes that are no value of its type.
+
+    pyarrow reads files without looking at their texts, for instance. Readers of the table would take such a value for
+    damage of the log, and nothing behind it could be read.
+    """
+    if pat.is_string(array.type) and _is_ascii(array):
+        return array
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        if pat.is_string(array.type):
+            raise pa.ArrowInvalid("it is not UTF-8") from None
+        if not pat.is_nested(array.type):
+            raise
+        # What stands inside of values is looked at also in front of a slice and behind it, where it is not written.
+        array = array.take(pa.array(np.arange(len(array))))
+        array.validate(full=True)
+    return array
+
+
+def _is_ascii(array: pa.Array) -> bool:
+    _, offsets, content = array.buffers()
+    if not len(array) or content is None:
+        return True
+    bounds = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    return int(np.frombuffer(content, np.uint8)[bounds[0] : bounds[-1]].max(initial=0)) <= _ASCII_MAX
 
 
 def is_spelling(pa_type: pa.DataType, data_type: DataType) -> bool:

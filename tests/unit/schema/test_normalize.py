@@ -107,6 +107,41 @@ def test_nested_data_in_another_spelling_comes_back_equal(data: st.DataObject, d
     assert normalized.type.equals(arrow_type(data_type), check_metadata=True)
 
 
+def _text_of(content: bytes) -> pa.Array:
+    """Each byte as a text of its own, whatever it is, as pyarrow reads it from files."""
+    offsets = pa.array(range(len(content) + 1), pa.int32())
+    return pa.Array.from_buffers(pa.string(), len(content), [None, offsets.buffers()[1], pa.py_buffer(content)])
+
+
+NO_VALUES = [
+    (_text_of(b"a\xffb"), "string"),
+    (_text_of(b"a\xffb").dictionary_encode(), "string"),
+    (pa.array([0, 86_400_000, 1], pa.int32()).cast(pa.time32("ms")), "time(3)"),
+    (
+        pa.Array.from_buffers(pa.decimal128(3, 0), 3, pa.array([1, 1000, 2], pa.decimal128(9, 0)).buffers()),
+        "decimal(3,0)",
+    ),
+    (pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), _text_of(b"a\xffb")), "array<string>"),
+    (pa.StructArray.from_arrays([_text_of(b"a\xffb")], names=["a"]), "row<a: string>"),
+    (
+        pa.MapArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), _text_of(b"abc"), _text_of(b"a\xffb")),
+        "map<string,string>",
+    ),
+]
+
+
+@pytest.mark.parametrize(("array", "type_text"), NO_VALUES, ids=[str(array.type) for array, _ in NO_VALUES])
+def test_what_is_no_value_of_its_type_is_refused_and_what_stands_beside_it_is_not(
+    array: pa.Array, type_text: str
+) -> None:
+    data_type = parse_type(type_text)
+    with pytest.raises(FlussError, match="Column 'c' has what is no "):
+        normalize_array(array, data_type, "c")
+    for part in (array[:1], array[2:], array[1:1]):
+        normalize_array(part, data_type, "c").validate(full=True)
+    assert normalize_array(array[2:], data_type, "c").to_pylist() == array[2:].to_pylist()
+
+
 MISFITS = [
     (pa.array([1]), "int", "Column 'c' has Arrow type int64 but the table declares int32"),
     (pa.array([1], pa.uint32()), "int", "Arrow type uint32 but the table declares int32"),

@@ -15,7 +15,7 @@ from fluss.cli.kernel.cycles import look_as_usual
 from fluss.cli.kernel.exits import CommandError, Exit
 from fluss.cli.kernel.parameters import time_text
 from fluss.cli.kernel.progress import WorkProgress
-from fluss.cli.kernel.session import Session, pass_session
+from fluss.cli.kernel.session import Session, pass_session, require_server
 
 if TYPE_CHECKING:
     from fluss.storage.log.scan import StoredBatch
@@ -250,6 +250,7 @@ def verify_backup(session: Session, location: str, server_options: tuple[str, ..
     LOCATION is the 'remote.data.dir' of the server that made it. Options of a server that say how to reach it, such as
     --config FILE or -D KEY=VALUE, are passed on.
     """
+    require_server()
     from fluss.server.__main__ import run_server
 
     return run_server(["--verify-backup", _full_location(location), *server_options])
@@ -271,6 +272,7 @@ def restore_backup(session: Session, location: str, data_dir: Path, server_optio
     It takes clients at once, and fetches what they ask for first. The server that made the backup is fenced off. More
     options of a server are passed on, as by `fluss serve`.
     """
+    require_server()
     from fluss.server.__main__ import run_server
 
     look_as_usual()

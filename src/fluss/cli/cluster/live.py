@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
 import time
@@ -68,7 +69,7 @@ def metrics_of(url: str) -> dict[str, float] | None:
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
             text = answer.read(_ANSWER_BYTES_MAX).decode(errors="replace")
-    except (OSError, ValueError):
+    except (OSError, ValueError, http.client.HTTPException):
         return None
     found: dict[str, float] = {}
     for line in text.splitlines():

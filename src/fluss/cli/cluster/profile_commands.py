@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import Final
 
 import click
 
@@ -10,6 +12,9 @@ from fluss.cli.kernel.commands import Command, Lazy, group
 from fluss.cli.kernel.exits import CommandError
 from fluss.cli.kernel.profiles import Profiles, profiles_path
 from fluss.cli.kernel.session import PASSWORD_KEY, SERVERS_KEY, Session, pass_session
+
+# What these hold is a file, or a text of many lines.
+_FILE_KEYS: Final = frozenset({"security.ssl.ca", "security.ssl.certificate", "security.ssl.key"})
 
 profiles = group(
     "Keep addresses and logins of clusters by name.",
@@ -53,6 +58,8 @@ def add(session: Session, name: str, is_used: bool) -> None:
         if not sys.stdin.isatty():
             raise CommandError("there is no terminal to ask for the password at; give --password-file")
         options[PASSWORD_KEY] = click.prompt("Password", hide_input=True, err=True)
+    # A profile is used in any directory.
+    options |= {key: os.path.abspath(options[key]) for key in _FILE_KEYS & options.keys() if "\n" not in options[key]}
     _check(options)
     kept = Profiles.load()
     kept.options_by_name[name] = options

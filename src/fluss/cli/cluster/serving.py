@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +24,7 @@ from fluss.cli.kernel.commands import Command
 from fluss.cli.kernel.cycles import look_as_usual
 from fluss.cli.kernel.exits import CommandError, Exit
 from fluss.cli.kernel.parameters import time_text
-from fluss.cli.kernel.session import Session, pass_session
+from fluss.cli.kernel.session import Session, pass_session, require_server
 
 _ADDRESS: Final = re.compile(r"(\[[^\]]+\]|[^\s,:]+):([0-9]+) \(")
 _PAGE: Final = re.compile(r"page at (\S+)")
@@ -89,7 +88,7 @@ def serve(
     Every option of `python -m fluss.server` is taken as well: --config FILE, -D KEY=VALUE, --durability, --insecure,
     --log-level, --log-format, --print-config. Without --detach it runs until Ctrl-C.
     """
-    _require_server()
+    require_server()
     directory = (data_dir or default_data_dir()).absolute()
     arguments = ["--data-dir", str(directory)]
     if port is not None:
@@ -106,11 +105,6 @@ def serve(
         return run_server(arguments)
     _start_in_background(session, directory, arguments)
     return Exit.OK
-
-
-def _require_server() -> None:
-    if find_spec("rocksdict") is None:
-        raise CommandError("a server needs more libraries than a client has: pip install 'flussbett[server]'")
 
 
 def _start_in_background(session: Session, directory: Path, arguments: Sequence[str]) -> None:

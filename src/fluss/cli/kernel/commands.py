@@ -87,7 +87,7 @@ def _keep_options(context: click.Context, parameter: click.Parameter, value: Seq
         key, equals, text = entry.partition("=")
         if not equals:
             raise click.BadParameter(f"'{key}' needs a value: -o {key}=...", context, parameter)
-        if key.strip() in ("security.sasl.password", "security.ssl.key.password"):
+        if key.strip().removeprefix("client.") in ("security.sasl.password", "security.ssl.key.password"):
             raise click.BadParameter(
                 f"every user of this machine can read the command line, so '{key.strip()}' is not taken here; use "
                 "--password-file, FLUSS_PASSWORD or a profile",

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from fluss.amounts import format_count
 from fluss.cli.kernel.columns import cut_line, padded_line, widths_of, widths_within
-from fluss.cli.kernel.exits import ReaderGoneError
+from fluss.cli.kernel.exits import CommandError, ReaderGoneError
 from fluss.cli.kernel.values import csv_text, json_text, shown_lines, shown_text
 
 FORMATS: Final = ("table", "json", "csv")
@@ -97,6 +97,11 @@ class Output:
                 sys.stdout.write(text)
         except BrokenPipeError:
             raise ReaderGoneError from None
+        except UnicodeEncodeError as error:
+            raise CommandError(
+                f"the output is {error.encoding}, which has no {error.object[error.start]!a}; `PYTHONIOENCODING=utf-8` "
+                "before the command makes it UTF-8"
+            ) from None
 
     # Tables
 

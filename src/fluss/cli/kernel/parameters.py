@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from fluss.cli.kernel.session import DEFAULT_DATABASE, Session, full_name
+from fluss.integers import INT64_MAX
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -116,6 +117,16 @@ def names_of(texts: Sequence[str]) -> list[str]:
 
 def epoch_ms(text: str, *, now: dt.datetime | None = None) -> int:
     """Return a point in time: ``10min`` (ago), ``2026-01-31 12:30``, or epoch milliseconds. ValueError for others."""
+    try:
+        found = _epoch_ms(text, now)
+    except OverflowError:
+        raise ValueError from None
+    if abs(found) > INT64_MAX:
+        raise ValueError
+    return found
+
+
+def _epoch_ms(text: str, now: dt.datetime | None) -> int:
     ago = _AGO.fullmatch(text.strip().lower())
     if ago is not None:
         seconds = int(ago["count"]) * _SECONDS_BY_UNIT[ago["unit"]]

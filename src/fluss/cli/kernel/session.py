@@ -8,6 +8,7 @@ import sys
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -101,9 +102,13 @@ class Session:
             found = os.environ.get(PASSWORD_VARIABLE)
             return found if found and self.user is not None else None
         if self.password_file == "-":
-            return sys.stdin.readline(_PASSWORD_CHARS_MAX).rstrip("\r\n")
+            return _line_of_standard_input().rstrip("\r\n")
         try:
             return Path(self.password_file).read_text(encoding="utf-8")[:_PASSWORD_CHARS_MAX].rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise CommandError(
+                f"the password cannot be read from {self.password_file}: it is no text in UTF-8", Exit.DATA
+            ) from None
         except OSError as error:
             raise CommandError(
                 f"the password cannot be read from {self.password_file}: {error.strerror}", Exit.NOT_FOUND
@@ -185,7 +190,24 @@ class Session:
         self._open.close()
 
 
+def _line_of_standard_input() -> str:
+    """Read a line and nothing behind it: the rest is for who reads the rows."""
+    line = bytearray()
+    while not line.endswith(b"\n") and len(line) < _PASSWORD_CHARS_MAX:
+        byte = os.read(sys.stdin.fileno(), 1)
+        if not byte:
+            break
+        line += byte
+    return line.decode(errors="replace")
+
+
 pass_session = click.make_pass_decorator(Session, ensure=True)
+
+
+def require_server() -> None:
+    """Say what is missing where a client alone is installed."""
+    if find_spec("rocksdict") is None:
+        raise CommandError("a server needs more libraries than a client has: pip install 'flussbett[server]'")
 
 
 def full_name(table: str) -> str:

@@ -162,12 +162,12 @@ def value_from_json(value: Any, data_type: DataType, name: str) -> Any:
             return {key: value_from_json(value.get(key), each, f"{name}.{key}") for key, each in fields.items()}
         case TypeRoot.STRING | TypeRoot.CHAR if isinstance(value, str):
             if not value.isascii() and _SURROGATE.search(value):
-                raise _misfit(value.encode(errors="replace").decode(), data_type, name, "half a character is no text")
+                raise _misfit(value.encode(errors="replace").decode(), data_type, name, "what is not UTF-8 is no text")
             return value
         case TypeRoot.BOOLEAN if isinstance(value, bool):
             return value
         case TypeRoot.DECIMAL if _is_number(value):
-            return Decimal(str(value))
+            return _decimal(str(value), data_type, name)
         case TypeRoot.FLOAT | TypeRoot.DOUBLE if _is_number(value):
             return _float(value, data_type, name)
         case TypeRoot.TINYINT | TypeRoot.SMALLINT | TypeRoot.INTEGER | TypeRoot.BIGINT:
@@ -181,6 +181,17 @@ def value_from_json(value: Any, data_type: DataType, name: str) -> Any:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def _decimal(text: str, data_type: DataType, name: str) -> Decimal:
+    """Return a decimal of which the column holds every digit: another one could be another key."""
+    found = Decimal(text)
+    _, digits, exponent = found.as_tuple()
+    if isinstance(exponent, int) and found:
+        zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
+        if exponent + zeros < -data_type.scale:  # type: ignore[attr-defined]
+            raise _misfit(text, data_type, name, "it has more digits behind the point")
+    return found
 
 
 def _float(value: float | Decimal | str, data_type: DataType, name: str) -> float:
@@ -225,7 +236,7 @@ def value_from_text(text: str, data_type: DataType, name: str) -> Any:
             case TypeRoot.FLOAT | TypeRoot.DOUBLE:
                 return _float(text, data_type, name)
             case TypeRoot.DECIMAL:
-                return Decimal(text)
+                return _decimal(text, data_type, name)
             case TypeRoot.BYTES | TypeRoot.BINARY:
                 return base64.b64decode(text, validate=True)
             case TypeRoot.DATE:
@@ -299,6 +310,33 @@ def complete_values(values: list[Any], column: pa.Array) -> list[Any]:
 def _nanos_text(value: dt.datetime, rest: int) -> str:
     text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
     return f"{text}{rest:03}{'' if value.tzinfo is None else 'Z'}"
+
+
+def python_values(column: pa.Array) -> list[Any]:
+    """Return the values of a column that belongs to no table, as Python has them; moments that it has not as texts.
+
+    These are years before 1 and after 9999, and nanoseconds unless pandas is there.
+    """
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        values = column.cast(_with_texts(column.type)).to_pylist()
+    return values
+
+
+def _with_texts(arrow: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+    import pyarrow.types as pat
+
+    if pat.is_temporal(arrow):
+        return pa.string()
+    if pat.is_map(arrow):
+        return pa.map_(_with_texts(arrow.key_type), _with_texts(arrow.item_type))
+    if pat.is_list(arrow):
+        return pa.list_(_with_texts(arrow.value_type))
+    if pat.is_struct(arrow):
+        return pa.struct([pa.field(each.name, _with_texts(each.type)) for each in arrow])
+    return arrow
 
 
 def _misfit(value: Any, data_type: DataType, name: str, reason: str = "") -> FlussError:

@@ -178,7 +178,10 @@ class LocalTasks:
         listener: Listener,
         rows_done: Callable[[], int] | None = None,
     ) -> list[ResultT]:
-        """Do something with every item. The first failure ends it; what others have begun is finished before."""
+        """Do something with every item. The first failure ends it; what others have begun is finished before.
+
+        Who presses Ctrl-C does not wait for that: the next copy goes on from what is stored by then.
+        """
         from fluss.spark.bulk.reports import Counted, ProgressWatch
 
         ended: list[int] = []
@@ -196,11 +199,16 @@ class LocalTasks:
             ended.append(numbered[0])
             return result
 
-        with (
-            ProgressWatch(what, count, listener, rows_known=rows_known, rows_before=rows_before),
-            ThreadPoolExecutor(_THREADS, thread_name_prefix="fluss-copy") as threads,
-        ):
-            return list(threads.map(one, enumerate(items)))
+        threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="fluss-copy")
+        is_interrupted = False
+        try:
+            with ProgressWatch(what, count, listener, rows_known=rows_known, rows_before=rows_before):
+                return list(threads.map(one, enumerate(items)))
+        except KeyboardInterrupt:
+            is_interrupted = True
+            raise
+        finally:
+            threads.shutdown(wait=not is_interrupted, cancel_futures=True)
 
 
 class _Bar:

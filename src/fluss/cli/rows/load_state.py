@@ -6,9 +6,11 @@ for in the log when the load goes on, so that no row is written twice (``exact_w
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -79,6 +81,40 @@ class LoadPosition:
         self.file, self.position, self.record = file, position, None
         self.is_done = file >= file_count
         self.save()
+
+
+@contextmanager
+def account_lock(path: str) -> Iterator[None]:
+    """Keep an account to this load: two that go on from the same position would both write the rows behind it.
+
+    The lock is one of the operating system, which gives it back however a process ends; the file beside the account is
+    only what is locked.
+    """
+    lock_path = f"{path}.lock"
+    while True:
+        with open(lock_path, "ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CommandError(
+                    f"another load goes on with the account in {path}; wait for its end, or stop it"
+                ) from None
+            if not _is_at(lock_path, file.fileno()):
+                # A load that has just ended has removed it, and the next one may have made another.
+                continue
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    os.unlink(lock_path)
+            return
+
+
+def _is_at(path: str, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _unusable(path: str, problem: str) -> CommandError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -94,7 +94,7 @@ def load(
     With --resume each row is written once, however often the load is interrupted and begun again; without, a second
     load writes everything a second time.
     """
-    from fluss.cli.rows.load_state import LoadPosition
+    from fluss.cli.rows.load_state import LoadPosition, account_lock
     from fluss.cli.rows.row_files import STANDARD_INPUT, format_of
     from fluss.cli.rows.row_fitting import RejectFile, TableFitter
     from fluss.cli.rows.row_reading import CsvStyle, FileReader
@@ -104,7 +104,8 @@ def load(
         if file != STANDARD_INPUT and not os.path.isfile(file):
             raise CommandError(f"there is no file {file}", Exit.NOT_FOUND)
     chosen = None if file_format is None else FileFormat(file_format)
-    formats = [(file, chosen or format_of(file)) for file in files]
+    formats = [(file, chosen or format_of(file, has_option=True)) for file in files]
+    _check_apart(files, rejects, state_file)
     if state_file is not None and (STANDARD_INPUT in files or multiline):
         what = "standard input" if STANDARD_INPUT in files else "--multiline"
         raise click.UsageError(f"--resume does not go with {what}, which cannot be read from a position on")
@@ -120,6 +121,8 @@ def load(
         "ignore_extra": ignore_extra,
         "part_bytes": part_bytes,
     }
+    if state_file is not None:
+        session.keep(account_lock(state_file))
     state = None if state_file is None else LoadPosition.open(state_file, info, files, settings)
     count, size = (0, 0) if state is None else (state.rejected, state.rejects_size)
     with RejectFile(rejects, max_rejects, count=count, size=size) as reject_file:
@@ -131,6 +134,15 @@ def load(
     told = f"Loaded {rows:,} rows into {table}"
     session.out.done(f"{told}; {rejected:,} did not fit, see {rejects}." if rejected else f"{told}.", **facts)
     return Exit.DATA if rejected else Exit.OK
+
+
+def _check_apart(files: Sequence[str], rejects: str | None, state_file: str | None) -> None:
+    """Refuse to write over what is read: both files are written from their beginning."""
+    read = [os.path.realpath(file) for file in files if file != "-"]
+    written = [os.path.realpath(file) for file in (state_file, rejects) if file is not None]
+    for number, path in enumerate(written):
+        if path in (*read, *written[:number]):
+            raise click.UsageError(f"{path} would be written over; give another file to --rejects or --resume")
 
 
 class _Load:
@@ -266,6 +278,16 @@ def _positions(file: str, file_format: FileFormat) -> int:
 # The other way
 
 
+def _row_count(session: Session, table: str) -> int | None:
+    """Return how many rows there will be, for those who watch; not every server can count, nor at every moment."""
+    from fluss.errors import FlussError
+
+    try:
+        return int(session.admin.get_table_stats(table).row_count)
+    except FlussError:
+        return None
+
+
 @click.command(
     cls=Command,
     examples=(
@@ -303,13 +325,13 @@ def dump(
     from fluss.cli.rows.row_writing import row_writer
     from fluss.file_formats import FileFormat
 
-    wanted = FileFormat(file_format) if file_format is not None else format_of(file)
+    wanted = FileFormat(file_format) if file_format is not None else format_of(file, has_option=True)
     if file != STANDARD_INPUT and os.path.exists(file) and not force:
         raise CommandError(f"{file} is there already; --force writes over it")
     found = session.table(table)
     total = None
     if condition is None and not partitions and limit is None:
-        total = session.admin.get_table_stats(table).row_count
+        total = _row_count(session, table)
     rows = 0
     reader = found.to_arrow_batch_reader(
         names_of(columns) or None, filter=condition, partitions=list(partitions) or None, limit=limit

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fluss.amounts import format_count
 from fluss.cli.kernel.commands import Command
-from fluss.cli.kernel.exits import CommandError, Exit
+from fluss.cli.kernel.exits import CommandError, Exit, exit_code_of
 from fluss.cli.kernel.parameters import KEY_VALUE, TABLE, mapping_of, names_of
 from fluss.cli.kernel.session import Session, pass_session
 
 if TYPE_CHECKING:
-    from fluss.cli.rows.row_reading import FileReader
     from fluss.schema.table import TableInfo
 
 columns_option = click.option("--columns", multiple=True, metavar="NAMES", help="Only these columns.")
@@ -69,10 +69,7 @@ def key_of(text: str, info: TableInfo, names: Sequence[str]) -> dict[str, Any]:
 
     types = {name: info.schema.column(name).data_type for name in names}
     if text.lstrip()[:1] in ("{", "["):
-        try:
-            found = json.loads(text, parse_float=Decimal)
-        except ValueError as error:
-            raise CommandError(f"{text!r} is no JSON: {error}", Exit.USAGE) from None
+        found = _json(text)
         if isinstance(found, dict):
             missing = [name for name in names if name not in found]
             if missing or len(found) != len(names):
@@ -161,20 +158,19 @@ def _given_rows(rows: Sequence[str]) -> Iterator[tuple[str, str]]:
         for number, text in enumerate(rows, start=1):
             yield f"row {number}", text
         return
-    for number, line in enumerate(sys.stdin, start=1):
+    for number, line in enumerate(sys.stdin.buffer, start=1):
         if line.strip():
-            yield f"line {number}", line
+            # What is not UTF-8 is refused where it is a value, and its line is told.
+            yield f"line {number}", line.decode(errors="surrogateescape")
 
 
-def _read_row(text: str, reader: FileReader) -> dict[str, Any]:
-    from fluss.cli.rows.row_reading import row_from_json
+def _json(text: str) -> Any:
     from fluss.errors import FlussError
 
     try:
-        found = json.loads(text, parse_float=Decimal)
-    except ValueError as error:
+        return json.loads(text, parse_float=Decimal)
+    except (ValueError, RecursionError) as error:
         raise FlussError(f"this is no JSON: {error}") from None
-    return row_from_json(found, reader)
 
 
 def _write_rows(
@@ -183,7 +179,7 @@ def _write_rows(
     """Write JSON objects, each as soon as it is there, and return how many were written and rejected."""
     from fluss.blocking import UpsertWriter
     from fluss.cli.rows.row_fitting import RejectFile
-    from fluss.cli.rows.row_reading import FileReader, Rejected
+    from fluss.cli.rows.row_reading import FileReader, Rejected, row_from_json
     from fluss.errors import FlussError
 
     found = session.table(table)
@@ -197,7 +193,7 @@ def _write_rows(
     with RejectFile(rejects) as reject:
         for place, text in _given_rows(rows):
             try:
-                row = _read_row(text, reader)
+                row = row_from_json(_json(text), reader)
                 if partial and set(row) != set(partial):
                     raise FlussError(f"exactly these columns are wanted: {', '.join(partial)}")
                 write({name: row.get(name) for name in names})
@@ -288,7 +284,7 @@ def put(session: Session, table: str, values: tuple[str, ...], partial: bool, re
     if partial and not columns:
         if not values:
             raise click.UsageError("--partial takes rows as arguments, from which the columns are known")
-        columns = list(json.loads(values[0]))
+        columns = list(_json(values[0]))
     written, rejected = _write_rows(session, table, rows, rejects, partial=columns if partial else ())
     return _tell_written(session, "Put", table, written, rejected, rejects)
 
@@ -305,13 +301,30 @@ def delete(session: Session, table: str, keys: tuple[str, ...]) -> None:
 
     Without keys they are read from standard input, one in a line. A key that has no row is no error.
     """
+    from fluss.errors import FlussError
+
     found = session.table(table)
     info = found.get_table_info()
     _require_key(info)
     writer = found.new_upsert().create_writer()
     count = 0
-    for _, text in _given_rows(keys):
-        writer.delete(key_of(text.rstrip("\r\n"), info, info.primary_keys))
+    for place, text in _given_rows(keys):
+        try:
+            writer.delete(key_of(text.rstrip("\r\n"), info, info.primary_keys))
+        except (FlussError, CommandError) as error:
+            if isinstance(error, FlussError) and error.error_code >= 0:
+                # The server has refused something earlier.
+                raise
+            code = error.code if isinstance(error, CommandError) else exit_code_of(error)
+            raise CommandError(f"{place}: {error.message}; {_before(count)}", code) from None
         count += 1
     session.finish(writer)
     session.out.done(f"Deleted {count:,} key{'' if count == 1 else 's'} of {table}.", table=table, keys=count)
+
+
+def _before(count: int) -> str:
+    return (
+        f"{format_count(count, 'key')} before it {'is' if count == 1 else 'are'} deleted"
+        if count
+        else "none is deleted"
+    )

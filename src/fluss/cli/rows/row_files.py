@@ -15,13 +15,13 @@ STANDARD_INPUT: Final = "-"
 _MAGIC: Final = b"ARROW1"
 
 
-def format_of(path: str) -> FileFormat:
-    """Return what the name of a file says about its content."""
+def format_of(path: str, *, has_option: bool = False) -> FileFormat:
+    """Return what the name of a file says about its content. ``has_option``: the command has --file-format, too."""
     found = format_by_name(path)
     if found is None:
-        raise CommandError(
-            f"what is in '{path}'? Its name does not say; give --file-format {'|'.join(FileFormat)}", Exit.USAGE
-        )
+        name = f"end it with {', '.join(f'.{each}' for each in FileFormat)}"
+        step = f"give --file-format {'|'.join(FileFormat)}" if has_option else name
+        raise CommandError(f"what is in '{path}'? Its name does not say; {step}", Exit.USAGE)
     return found
 
 

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -23,17 +23,20 @@ class RejectFile:
     """Takes rows that did not fit, as JSON lines; without a file the first of them ends everything.
 
     ``count`` and ``size`` are where an earlier run has stopped counting: what it wrote behind that is written again.
+    A file that is shorter, because somebody has taken its rows away, is continued where it ends.
     """
 
     def __init__(self, path: str | None, count_max: int | None = None, *, count: int = 0, size: int = 0) -> None:
         self.path = path
         self.count = count
         self._count_max = count_max
+        self._size = size
         self._file = None
         if path is not None:
             self._file = open(path, "r+b" if size and os.path.exists(path) else "wb")  # noqa: SIM115
-            self._file.truncate(size)
-            self._file.seek(size)
+            end = min(size, self._file.seek(0, os.SEEK_END))
+            self._file.truncate(end)
+            self._file.seek(end)
 
     def __call__(self, rejected: Rejected) -> None:
         if self._file is None:
@@ -47,12 +50,12 @@ class RejectFile:
                 Exit.DATA,
             )
         line = {"place": rejected.place, "reason": rejected.reason, "row": json_value(rejected.content)}
-        self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        self._file.write(json.dumps(line, ensure_ascii=False).encode(errors="replace") + b"\n")
 
     def sync(self) -> int:
-        """Write everything down, and return the size of the file."""
+        """Write everything down, and return the size of the file; without one, that of the file of an earlier run."""
         if self._file is None:
-            return 0
+            return self._size
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
@@ -121,8 +124,21 @@ class TableFitter:
             if rows.num_rows <= 1:
                 # The error counts rows from the beginning of what it was given, which is this one.
                 reason = error.message.removeprefix("Row 0 has ").strip()
-                self._rejects(Rejected(placed.place(first), reason, rows.to_pylist()[0]))
+                self._rejects(Rejected(placed.place(first), reason, _content(rows)))
                 return
         half = rows.num_rows // 2
         yield from self._apart(rows.slice(0, half), placed, first)
         yield from self._apart(rows.slice(half), placed, first + half)
+
+
+def _content(row: pa.RecordBatch) -> dict[str, Any]:
+    """Return the values of a single row, of texts that are not UTF-8 what can be read of them."""
+    return {name: _readable(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
+
+
+def _readable(column: pa.Array) -> Any:
+    try:
+        return column.to_pylist()[0]
+    except UnicodeDecodeError as error:
+        # Inside of lists and the like, the bytes that it found are all that there is.
+        return bytes(error.object).decode(errors="replace")

@@ -7,6 +7,7 @@ or too few values, and lines that are no JSON.
 
 from __future__ import annotations
 
+import io
 import json as plain_json
 import os
 import re
@@ -333,6 +334,8 @@ def _texts(names: Sequence[str], csv_format: CsvStyle) -> Any:
         null_values=list(csv_format.null_values),
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
+        # Which row has text that is not UTF-8 is found when rows are fitted.
+        check_utf8=False,
     )
 
 
@@ -345,16 +348,41 @@ def _multiline_csv(path: str, csv_format: CsvStyle, delimiter: str, names: Seque
     from pyarrow import csv
 
     parse = csv.ParseOptions(delimiter=delimiter, quote_char=csv_format.quote, newlines_in_values=True)
-    if names is None:
-        with open_stream(path) as stream:
-            head = stream.read(_BLOCK_BYTES).partition(b"\n")[0]
-        names = csv.read_csv(pa.BufferReader(head + b"\n"), parse_options=parse).column_names
-    read = csv.ReadOptions(block_size=_BLOCK_BYTES, column_names=names, skip_rows=int(csv_format.has_header))
-    first = 0
-    with open_stream(path) as stream, csv.open_csv(stream, read, parse, _texts(names, csv_format)) as reader:
-        for batch in reader:
-            yield FileBatch(batch, partial(_row_place, path, "", first), None, is_text=True)
-            first += batch.num_rows
+    with open_stream(path) as stream:
+        begin = stream.read(_BLOCK_BYTES)
+        if not begin.strip():
+            return
+        if names is None:
+            head = begin.partition(b"\n")[0]
+            names = csv.read_csv(pa.BufferReader(head + b"\n"), parse_options=parse).column_names
+        read = csv.ReadOptions(block_size=_BLOCK_BYTES, column_names=names, skip_rows=int(csv_format.has_header))
+        # Standard input cannot be read a second time.
+        whole = pa.PythonFile(_Continued(begin, stream), mode="r")
+        first = 0
+        with csv.open_csv(whole, read, parse, _texts(names, csv_format)) as reader:
+            for batch in reader:
+                yield FileBatch(batch, partial(_row_place, path, "", first), None, is_text=True)
+                first += batch.num_rows
+
+
+class _Continued(io.RawIOBase):
+    """A stream of which the beginning was read already: that, and then the rest."""
+
+    def __init__(self, begin: bytes, rest: pa.NativeFile) -> None:
+        super().__init__()
+        self._begin = memoryview(begin)
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._begin:
+            self._begin = memoryview(self._rest.read(len(buffer)))
+        count = min(len(buffer), len(self._begin))
+        buffer[:count] = self._begin[:count]
+        self._begin = self._begin[count:]
+        return count
 
 
 def read_texts(rows: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
@@ -363,10 +391,11 @@ def read_texts(rows: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
         column = schema.column(name)
         if column.data_type.root not in _WRITTEN_TYPES:
             continue
-        values = [
-            None if text is None else value_from_text(text, column.data_type, name)
-            for text in rows.column(number).to_pylist()
-        ]
+        try:
+            texts = rows.column(number).to_pylist()
+        except UnicodeDecodeError:
+            raise FlussError(f"column '{name}' has text that is not UTF-8") from None
+        values = [None if text is None else value_from_text(text, column.data_type, name) for text in texts]
         rows = rows.set_column(number, name, _array(values, arrow_type(column.data_type)))
     return rows
 

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TypeAlias
 import pyarrow as pa
 
 from fluss.cli.kernel.exits import CommandError, Exit, ReaderGoneError
-from fluss.cli.kernel.values import complete_values, csv_text, json_text
+from fluss.cli.kernel.values import complete_values, csv_text, json_text, python_values
 from fluss.cli.rows.row_files import STANDARD_INPUT, compression_of
 from fluss.file_formats import FileFormat
 from fluss.row.python_values import python_column
@@ -93,6 +93,6 @@ def _write_lines(file: Sink, lines: Iterator[str]) -> None:
 
 def _columns(batch: pa.RecordBatch, types: Mapping[str, DataType]) -> list[list[Any]]:
     return [
-        complete_values(python_column(column, types[name]), column) if name in types else column.to_pylist()
+        complete_values(python_column(column, types[name]), column) if name in types else python_values(column)
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     ]

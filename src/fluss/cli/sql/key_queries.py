@@ -64,7 +64,10 @@ def nodes_of(tree: SyntaxTree) -> Iterator[dict[str, Any]]:
 
 
 def tables_of(tree: SyntaxTree) -> list[list[str]]:
-    """Return the names of the tables of a query, in parts. Those that WITH makes are none."""
+    """Return the names of the tables of a query, in parts. Those that WITH makes are none.
+
+    What WITH makes of a table of the same name, ``WITH t AS (SELECT * FROM t)``, is made of the table.
+    """
     found: dict[tuple[str, ...], None] = {}
     made: set[str] = set()
     for node in nodes_of(tree):
@@ -74,8 +77,17 @@ def tables_of(tree: SyntaxTree) -> list[list[str]]:
             parts = (node.get("catalog_name"), node.get("schema_name"), node["table_name"])
             found[tuple(part for part in parts if part)] = None
         if "cte_map" in node:
-            made |= {entry["key"] for entry in node["cte_map"]["map"]}
+            made |= {entry["key"] for entry in node["cte_map"]["map"] if not _is_of_its_name(entry)}
     return [list(parts) for parts in found if not (len(parts) == 1 and parts[0] in made)]
+
+
+def _is_of_its_name(entry: dict[str, Any]) -> bool:
+    nodes = list(nodes_of(entry["value"]))
+    # A recursive query means itself.
+    return not any(node.get("type") == "RECURSIVE_CTE_NODE" for node in nodes) and any(
+        node.get("type") == "BASE_TABLE" and node["table_name"] == entry["key"] and not node.get("schema_name")
+        for node in nodes
+    )
 
 
 def keys_of(tree: SyntaxTree, info: TableInfo) -> list[dict[str, Any]] | None:

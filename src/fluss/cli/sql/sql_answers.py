@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from fluss.cli.kernel.session import Session
+from fluss.cli.kernel.values import python_values
 from fluss.cli.rows.row_files import format_of
 from fluss.cli.rows.row_writing import row_writer
-from fluss.cli.sql.sql_engine import SqlAnswer, SqlRows, duckdb_errors, python_rows
+from fluss.cli.sql.sql_engine import SqlAnswer, SqlRows, duckdb_errors
 
 
 def show(session: Session, answer: SqlAnswer, output: str | None) -> int | None:
@@ -19,7 +22,7 @@ def show(session: Session, answer: SqlAnswer, output: str | None) -> int | None:
         if output is not None:
             return _write(session, found, output)
         names = _unique(found.schema.names)
-        rows = (row for batch in found for row in python_rows(batch))
+        rows = (row for batch in found for row in zip(*map(python_values, batch.columns), strict=True))
         if names == ["explain_key", "explain_value"] and session.out.format == "table":
             # A plan is a drawing of many lines.
             session.out.raw_lines(f"{plan}\n" for _, plan in rows)
@@ -29,9 +32,11 @@ def show(session: Session, answer: SqlAnswer, output: str | None) -> int | None:
 
 def _write(session: Session, found: SqlRows, output: str) -> int:
     count = 0
-    with row_writer(output, format_of(output), found.schema, {}) as write:
+    schema = found.schema
+    schema = pa.schema([each.with_name(name) for each, name in zip(schema, _unique(schema.names), strict=True)])
+    with row_writer(output, format_of(output), schema, {}) as write:
         for batch in found:
-            write(batch)
+            write(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
             count += batch.num_rows
     session.out.done(f"Wrote {count:,} rows to {output}.", file=output, rows=count)
     return count
@@ -39,9 +44,14 @@ def _write(session: Session, found: SqlRows, output: str) -> int:
 
 def _unique(names: list[str]) -> list[str]:
     """Return names of which none is there twice: a query may have two columns of one name, an object may not."""
-    seen: dict[str, int] = {}
+    taken = set(names)
+    seen: set[str] = set()
     unique = []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        unique.append(name if seen[name] == 1 else f"{name}:{seen[name] - 1}")
+        number, other = 0, name
+        while other in seen or (number and other in taken):
+            number += 1
+            other = f"{name}:{number}"
+        seen.add(other)
+        unique.append(other)
     return unique

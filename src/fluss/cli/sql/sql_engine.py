@@ -8,10 +8,11 @@ table looks its rows up, and scans nothing.
 from __future__ import annotations
 
 import math
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 # Statements that change nothing in a cluster.
 _QUERIES: Final = ("SELECT", "EXPLAIN", "COPY", "SET", "VARIABLE_SET", "PRAGMA", "LOAD", "RELATION", "EXPORT")
+_CREATE_TABLE: Final = re.compile(r"\s*CREATE\s+TABLE\b", re.IGNORECASE)
+_CREATE_VIEW: Final = re.compile(
+    r"\s*CREATE\s+(?:OR\s+REPLACE\s+)?(?:(?:TEMP|TEMPORARY)\s+)?(?:RECURSIVE\s+)?VIEW\b", re.IGNORECASE
+)
 _OWN_CATALOG: Final = "fluss"
 _KEYED_ROWS: Final = "__fluss_rows_by_key"
 # DuckDB looks for an interruption between two pieces of work; one that waits for a server may take longer than a user.
@@ -104,18 +109,20 @@ class SqlEngine:
 
     def _run(self, statement: str) -> SqlAnswer:
         kind = self._duckdb.extract_statements(statement)[0].type.name
-        if kind == "CREATE" and statement.lstrip().lower().startswith("create table"):
+        if kind == "CREATE" and _CREATE_TABLE.match(statement):
             return self._create_table(statement)
-        if kind not in _QUERIES and not (kind == "CREATE" and " view " in statement.lower()):
+        if kind not in _QUERIES and not (kind == "CREATE" and _CREATE_VIEW.match(statement)):
             raise CommandError(
                 f"{kind} is not done here; `fluss put`, `load`, `delete` and `table` change tables, and "
                 "`fluss spark sql` runs every statement",
                 Exit.USAGE,
             )
         # Rows that were looked up are those of one query.
-        for name, path in self._by_key.items():
-            self._register_scan(list(name), path)
-        self._by_key.clear()
+        while self._by_key:
+            name, path = self._by_key.popitem()
+            # One that was dropped meanwhile is missed by statements that ask for it.
+            with suppress(FlussError):
+                self._register_scan(list(name), path)
         tree = syntax_tree(self._duckdb, statement)
         answer = None if tree is None else shown(tree, self._session)
         if answer is not None:
@@ -194,7 +201,8 @@ class SqlEngine:
     def _is_known(self, parts: list[str]) -> bool:
         """Whether DuckDB itself has something of this name, such as a view of this session."""
         found = self._duckdb.execute(
-            "SELECT count(*) FROM information_schema.tables WHERE table_name = ? AND table_schema = ?",
+            "SELECT count(*) FROM information_schema.tables "
+            "WHERE lower(table_name) = lower(?) AND lower(table_schema) = lower(?)",
             [parts[-1], parts[0] if len(parts) == 2 else "main"],
         ).fetchall()
         return bool(found[0][0])
@@ -265,17 +273,3 @@ def duckdb_errors() -> Iterator[None]:
 def _sentence(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     return "\n".join(lines[:6]) if lines else type(error).__name__
-
-
-def python_rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """Return the rows of an answer of DuckDB as Python has them."""
-    yield from zip(*map(_python_values, batch.columns), strict=True)
-
-
-def _python_values(column: pa.Array) -> list[Any]:
-    try:
-        values: list[Any] = column.to_pylist()
-    except (OverflowError, ValueError):
-        # Moments that Python cannot have: years before 1 and after 9999, and nanoseconds unless pandas is there.
-        values = column.cast(pa.string()).to_pylist()
-    return values
