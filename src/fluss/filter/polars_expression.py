@@ -153,7 +153,8 @@ def _value(tree: Any) -> Value:
         case _, int() if kind in _INTEGERS:
             return Value("number", Decimal(value), NOWHERE)
         case (("Float64" | "Float"), (float() | int())):
-            return Value("number", Decimal(float(value)), NOWHERE)
+            # The digits that a person has written: a decimal is compared with them, and a float is the nearest to them.
+            return Value("number", Decimal(repr(float(value))), NOWHERE)
         case "Float32", (float() | int()):
             # The digits are those of the short number, and another long one is nearest to them.
             return Value("number", Decimal(float(np.float32(value))), NOWHERE)

@@ -141,6 +141,22 @@ def test_expressions_of_polars(condition: pl.Expr, numbers: list[int | None]) ->
     assert kept(condition) == numbers
 
 
+def test_decimals_are_compared_with_the_digits_of_floats_as_polars_compares_them() -> None:
+    schema = Schema.builder().column("price", DataTypes.decimal(6, 2)).column("ratio", DataTypes.double()).build()
+    prices = [Decimal("1.09"), Decimal("1.10"), Decimal("1.11")]
+    rows = pa.record_batch({"price": prices, "ratio": [1.09, 1.1, 1.11]}, schema=schema.to_arrow())
+    for condition in (
+        pl.col("price") == 1.1,
+        pl.col("price") < 1.1,
+        pl.col("price") >= 1.1,
+        pl.col("price").is_between(1.09, 1.1),
+        pl.col("ratio") == 1.1,
+        pl.col("ratio") > 1.1,
+    ):
+        wanted = pl.DataFrame(rows).filter(condition)["price"].to_list()
+        assert RowFilter.of([condition], schema).filter(rows)["price"].to_pylist() == wanted, condition
+
+
 def test_expressions_of_polars_without_a_counterpart() -> None:
     for condition in (pl.col("name").str.len_chars() == 2, pl.col("id") > pl.col("ratio"), pl.col("id") + 1 == 2):
         with pytest.raises(FlussError, match=r"a part without a counterpart here; .* or use scan_polars\(\)"):
