@@ -21,6 +21,8 @@ import pytest
 import fluss
 from fluss import blocking, embedded
 from fluss.errors import ErrorCode, FlussError
+from fluss.protocol import api as apis
+from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.server.__main__ import main
 from fluss.server.coordinator.metadata.metadata_backup import remote_logs, table_count
 from fluss.server.model import RemoteLogEntry
@@ -36,6 +38,7 @@ from fluss.storage.remote.objects import DirectoryObjects
 from fluss.storage.remote.store import RemoteStore, RemoteTraffic
 from fluss.storage.vfs import Files, OsFiles
 from fluss.testing.waiting import eventually
+from tests.integration.remote_storage import ask
 from tests.open_files import open_below
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
@@ -143,6 +146,58 @@ def test_a_process_holds_no_file_open_of_servers_that_have_stopped(
     with serving(new_dir, {"backup.restore-from": str(remote)}) as (_, connection):
         assert ids(connection) == list(range(20))
     assert not open_below(tmp_path)
+
+
+def test_how_far_the_lake_has_a_table_is_known_after_a_restore(
+    data_dir: Path, remote: Path, new_dir: Path, tmp_path: Path
+) -> None:
+    """Also if the lake went on after the backup. Who is told that the lake has nothing reads what the log has left."""
+
+    def tier(server: embedded.EmbeddedServer, table_id: int, snapshot_id: int, offset: int) -> None:
+        offsets = pb.PbTableOffsets(
+            table_id=table_id,
+            table_path=pb.PbTablePath(database_name="fluss", table_name="events"),
+            bucket_offsets=[pb.PbBucketOffset(bucket_id=0, log_end_offset=offset)],
+        )
+        prepare = pb.PrepareLakeTableSnapshotRequest(bucket_offsets=[offsets])
+        (prepared,) = ask(server, apis.PREPARE_LAKE_TABLE_SNAPSHOT, prepare).prepare_lake_table_resp
+        entry = pb.PbLakeTableSnapshotMetadata(
+            table_id=table_id,
+            snapshot_id=snapshot_id,
+            tiered_bucket_offsets_file_path=prepared.lake_table_offsets_path,
+        )
+        commit = pb.CommitLakeTableSnapshotRequest(lake_table_snapshot_metadata=[entry])
+        (committed,) = ask(server, apis.COMMIT_LAKE_TABLE_SNAPSHOT, commit).table_resp
+        assert not committed.error_code, committed
+
+    def known(server: embedded.EmbeddedServer) -> tuple[int, list[int]]:
+        request = pb.GetLakeSnapshotRequest(table_path=pb.PbTablePath(database_name="fluss", table_name="events"))
+        answer = ask(server, apis.GET_LAKE_SNAPSHOT, request)
+        return answer.snapshotId, [bucket.log_offset for bucket in answer.bucket_snapshots]
+
+    with serving(data_dir, {"remote.data.dir": str(remote)}) as (server, connection):
+        create(connection)
+        table_id = connection.get_admin().get_table_info(EVENTS).table_id
+        tier(server, table_id, 1, 10)
+    # No backup is made from here on.
+    with serving(data_dir, {"remote.data.dir": str(remote), "backup.interval": "1h"}) as (server, _):
+        for number in range(2, 5):
+            tier(server, table_id, number, 10 * number)
+        lost = shutil.copytree(remote, tmp_path / "lost")
+    with serving(new_dir, {"backup.restore-from": str(lost)}) as (server, _):
+        assert known(server) == (1, [10])
+        files = lost / "lake" / "fluss" / f"events-{table_id}" / "metadata"
+        before = set(files.iterdir())
+        for number in range(5, 9):
+            tier(server, table_id, number, 10 * number)
+        named = set(files.iterdir()) - before
+
+        def are_gone() -> bool:
+            """Files that a server has registered go when no backup names them any more."""
+            tier(server, table_id, 9, 90)
+            return not named & set(files.iterdir())
+
+        eventually(are_gone)
 
 
 def test_rights_users_and_settings_are_in_the_backup(data_dir: Path, remote: Path, new_dir: Path) -> None:

@@ -205,6 +205,8 @@ class FlussServer:
         self._running.push_async_callback(manager.stop)
         manager.scrubber.show(self._metrics)
         await manager.start()
+        if manager.remote is not None:
+            coordinator.lake_snapshots.attach(manager.remote.gate)
         coordinator_service = CoordinatorService(
             coordinator, manager, None if manager.snapshots is None else manager.snapshots.files_of
         )

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -31,6 +31,7 @@ from fluss.server.coordinator.catalog import Catalog
 from fluss.server.coordinator.metadata.metadata_store import LakeEntry, LakeSnapshotTable
 from fluss.server.model import Table
 from fluss.storage.remote.file_systems import FileSystemOptions, check_location, open_objects
+from fluss.storage.remote.removal_gate import RemovalGate
 from fluss.storage.remote.store import RemoteStore, RemoteTraffic
 from fluss.storage.vfs import Files, OsFiles
 
@@ -59,6 +60,11 @@ class LakeSnapshots:
         self._paths: dict[int, TablePath] = {}
         # Files that no commit has named, of this run of the server, the oldest first.
         self._prepared: dict[int, list[str]] = {}
+        # Files that were registered and are not any more, and tables that were dropped: they are removed when no backup
+        # names them, see RemovalGate. A server that is restored from one that does reads them.
+        self._gate = RemovalGate()
+        self._unnamed: list[tuple[int, TablePath, int, str]] = []
+        self._dropped: dict[int, tuple[int, TablePath]] = {}
         # Of the newest entries only: what retention asks for, and every round.
         self._newest: dict[int, tuple[LakeEntry, dict[TableBucket, int]]] = {}
         self._lock = asyncio.Lock()
@@ -66,6 +72,10 @@ class LakeSnapshots:
     @classmethod
     async def open(cls, catalog: Catalog, table: LakeSnapshotTable, files: LakeOffsetsFiles) -> LakeSnapshots:
         return cls(catalog, table, files, await table.load())
+
+    def attach(self, gate: RemovalGate) -> None:
+        """Say when files may be removed. Without it, that is as soon as nothing names them."""
+        self._gate = gate
 
     # Reading
 
@@ -168,7 +178,7 @@ class LakeSnapshots:
             paths = _paths_of(entries)
             prepared = self._prepared.get(table.table_id, [])
             prepared[:] = [path for path in prepared if path not in paths]
-        await self._remove_files(table, _paths_of(before) - _paths_of(entries))
+        await self._remove_unnamed(table, _paths_of(before) - paths)
 
     async def forget(self, table: Table) -> None:
         """Forget all snapshots of a table: its lake begins anew."""
@@ -179,7 +189,30 @@ class LakeSnapshots:
             await self._table.replace(table.table_id, ())
             del self._entries[table.table_id]
             self._newest.pop(table.table_id, None)
-        await self._remove_files(table, _paths_of(before))
+        await self._remove_unnamed(table, _paths_of(before))
+
+    async def _remove_unnamed(self, table: Table, paths: Collection[str]) -> None:
+        """Remove files that have been registered, as soon as no backup names them."""
+        if paths:
+            mark = self._gate.mark()
+            self._unnamed += [(mark, table.path, table.table_id, file_path) for file_path in sorted(paths)]
+        await self._remove_released()
+
+    async def _remove_released(self) -> None:
+        released = [each for each in self._unnamed if self._gate.is_released(each[0])]
+        if released:
+            self._unnamed = [each for each in self._unnamed if not self._gate.is_released(each[0])]
+            await asyncio.to_thread(self._remove_all, released)
+
+    def _remove_all(self, released: Iterable[tuple[int, TablePath, int, str]]) -> None:
+        """Remove files. Blocking."""
+        try:
+            # If another server has taken the directory over, they may be its own.
+            self._gate.check_owner()
+            for _, path, table_id, file_path in released:
+                self._files.remove(path, table_id, file_path)
+        except FlussError as error:
+            logger.warning("offsets files of lakes could not be removed: %s", error.message)
 
     async def _remove_files(self, table: Table, paths: Iterable[str]) -> None:
         for file_path in sorted(paths):
@@ -189,7 +222,8 @@ class LakeSnapshots:
                 logger.warning("the offsets file %s could not be removed: %s", file_path, error.message)
 
     async def forget_dropped(self) -> None:
-        """Remove the files of tables that have been dropped."""
+        """Remove the files of tables that have been dropped, and others, as soon as no backup knows of them."""
+        await self._remove_released()
         for table_id in [
             each for each in {**self._entries, **self._prepared} if self._catalog.table_by_id(each) is None
         ]:
@@ -198,11 +232,19 @@ class LakeSnapshots:
             self._newest.pop(table_id, None)
             path = self._paths.pop(table_id, None)
             if path is not None:
-                await asyncio.to_thread(self._files.remove_table, path, table_id)
+                self._dropped[table_id] = self._gate.mark(), path
+        for table_id, (mark, path) in list(self._dropped.items()):
+            if self._gate.is_released(mark):
+                await asyncio.to_thread(self._remove_table, path, table_id)
+                del self._dropped[table_id]
         for table_id in self._entries.keys() - self._paths.keys():
             table = self._catalog.table_by_id(table_id)
             if table is not None:
                 self._paths[table_id] = table.path
+
+    def _remove_table(self, path: TablePath, table_id: int) -> None:
+        self._gate.check_owner()
+        self._files.remove_table(path, table_id)
 
 
 def _is_repeated(entry: LakeEntry, before: LakeEntry) -> bool:

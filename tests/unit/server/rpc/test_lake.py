@@ -14,6 +14,7 @@ import pytest
 
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.storage.remote.removal_gate import RemovalGate
 from tests.unit.server.coordinator.support import descriptor, path, spec
 
 MINUTE_MS = 60_000
@@ -250,6 +251,28 @@ async def test_files_of_rounds_that_were_not_committed_are_few(make_cluster):
         await cluster.coordinator.lake_snapshots.forget_dropped()
         assert not directory.exists()
         assert not uncommitted.parent.exists()
+
+
+async def test_files_stay_as_long_as_a_backup_names_them(make_cluster):
+    async with make_cluster() as cluster:
+        gate, snapshots = RemovalGate(), cluster.coordinator.lake_snapshots
+        gate.close()
+        snapshots.attach(gate)
+        table = await cluster.create("fluss.t", descriptor())
+        files = [Path(await tiered(cluster, table, number, {0: number})) for number in range(3)]
+        assert [file.exists() for file in files] == [True, True, True]
+        point = gate.begin_point()
+        await tiered(cluster, table, 4, {0: 4})
+        gate.point_made(point)
+        gate.keep_from(point)
+        await tiered(cluster, table, 5, {0: 5})
+        assert [file.exists() for file in files] == [False, False, True], "the last one was registered when it began"
+        await cluster.ask(apis.DROP_TABLE, pb.DropTableRequest(table_path=path("fluss.t"), ignore_if_not_exists=False))
+        await snapshots.forget_dropped()
+        assert files[0].parent.exists()
+        gate.keep_from(gate.begin_point())
+        await snapshots.forget_dropped()
+        assert not files[0].parent.exists()
 
 
 async def test_a_request_names_a_table_once(make_cluster):

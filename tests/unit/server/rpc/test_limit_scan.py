@@ -16,6 +16,7 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.log_batch import MAGIC_V0, iter_batches
 from fluss.server.model import Partition
 from fluss.server.rpc import scans
+from fluss.server.tablet import log_reads
 from fluss.server.tablet.buckets import RemoteOffsets
 from fluss.server.tablet.manager import TabletSettings
 from fluss.storage.log.log_settings import LogSettings
@@ -118,7 +119,7 @@ async def test_scans_that_wait_for_remote_storage_hold_up_no_others(tmp_path, mo
         async def load(self):
             return []
 
-    newest_batches = scans.newest_batches
+    newest_batches = log_reads.newest_batches
     monkeypatch.setattr(scans, "newest_batches", newest)
     settings = TabletSettings(reader_threads=2)
     tables = make_table(), make_table(table_id=2, name="near")
