@@ -132,6 +132,21 @@ def fail(item: int) -> LoadTaskResult:
 
 
 @pytest.mark.slow
+def test_a_load_of_rows_with_keys_goes_on_with_batches_of_the_same_size_only(
+    fs: FlussSpark, create: Create, bootstrap_servers: str, tmp_path: Path
+) -> None:
+    table = create("kept", DAYS, ["id"])
+    rows = [{"day": "mon", "id": number, "tags": [number]} for number in range(20)]
+    pq.write_table(pa.Table.from_pylist(rows, DAYS), tmp_path / "days.parquet")
+    account = str(tmp_path / "account")
+    assert fs.bulk_load(tmp_path / "days.parquet", table, resume_dir=account).rows_found == 0
+    other = FlussSpark(fs.spark, bootstrap_servers=bootstrap_servers, writer_batch_size="4000")
+    with pytest.raises(FlussError, match="another 'writer"):
+        other.bulk_load(tmp_path / "days.parquet", table, resume_dir=account)
+    assert fs.bulk_load(tmp_path / "days.parquet", table, resume_dir=account).rows_found == 20
+
+
+@pytest.mark.slow
 def test_what_tasks_say_when_they_fail_for_good_comes_back_as_a_sentence(spark: SparkSession) -> None:
     with pytest.raises(FlussError, match="weigh failed: ValueError: item 7 is too large"):
         BulkJob("weigh", fail, [7], [1]).run(spark)

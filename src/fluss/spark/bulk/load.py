@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from fluss import FlussTable
-from fluss.client.bulk import PartitionSplitter, new_writer_id, partitions_of, wait_for
+from fluss.client.bulk import PartitionSplitter, new_writer_id, partitions_of, wait_for, writer_batch_bytes
 from fluss.errors import FlussError
 from fluss.file_formats import FileFormat
 from fluss.schema.schema import Schema
@@ -49,7 +49,7 @@ from fluss.spark.bulk.files import (
 from fluss.spark.bulk.fitting import ColumnChoice, ColumnFit, RowFitter
 from fluss.spark.bulk.jobs import BulkJob, FlussOnSpark, context_of, refuse_speculation
 from fluss.spark.bulk.reports import Listener, LoadReport, listener_of
-from fluss.spark.bulk.states import LoadPlan, LoadState, LoadTask, LoadTaskResult
+from fluss.spark.bulk.states import BATCH_BYTES, LoadPlan, LoadState, LoadTask, LoadTaskResult
 from fluss.spark.bulk.task_results import UnfitInputError
 from fluss.spark.connections import await_table, open_connection
 from fluss.spark.naming import table_path
@@ -114,7 +114,9 @@ def load(
     choice = ColumnChoice.of(columns, info.schema, ignore_extra=ignore_extra)
     files = find_files(paths, format)
     state = None if resume_dir is None else LoadState(resume_dir)
-    chosen = {"choice": asdict(choice), "csv": asdict(csv_format)}
+    chosen: dict[str, Any] = {"choice": asdict(choice), "csv": asdict(csv_format)}
+    if info.has_primary_key():
+        chosen[BATCH_BYTES] = writer_batch_bytes(target)
     plan = None if state is None else state.plan(info, files, chosen)
     is_continued = plan is not None
     if plan is None:

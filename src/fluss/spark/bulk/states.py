@@ -28,6 +28,9 @@ from fluss.schema.table import TableInfo
 from fluss.spark.bulk.files import DataFile, FilePiece, file_system
 
 _LOAD_VERSION: Final = 1
+# The setting that says how large batches of rows with keys are: what was written is found again by the numbers of
+# batches, so they must have the same rows.
+BATCH_BYTES: Final = "batch_bytes"
 _PLAN_NAME: Final = "plan.json"
 _DONE_PREFIX: Final = "done-"
 STATE_PROPERTY: Final = "bulk.copy.state"
@@ -100,8 +103,14 @@ class LoadState:
             raise self._unusable("is damaged, or of a version that is not known") from None
         if fields["table_id"] != info.table_id or fields["table"] != str(info.table_path):
             raise self._unusable(f"is about {fields['table']} with the table id {fields['table_id']}")
-        if fields["settings"] != json.loads(json.dumps(settings)):
-            raise self._unusable("was made with other columns or other settings of the format")
+        chosen = json.loads(json.dumps(settings))
+        if BATCH_BYTES in chosen:
+            # Loads of earlier releases do not say it.
+            fields["settings"].setdefault(BATCH_BYTES, chosen[BATCH_BYTES])
+        if fields["settings"] != chosen:
+            raise self._unusable(
+                "was made with other columns, other settings of the format, or another 'writer.batch-size'"
+            )
         by_path = {file.path: file for file in files}
         if dict(fields["files"]) != _sizes(files):
             raise self._unusable("is about other files, or they have changed")

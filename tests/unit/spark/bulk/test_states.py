@@ -20,7 +20,7 @@ from fluss.errors import FlussError
 from fluss.schema.table import TableInfo
 from fluss.spark.bulk.export import MANIFEST_NAME, ExportTarget, ParquetLayout, ParquetOutput, WrittenFile
 from fluss.spark.bulk.files import DataFile, FilePiece, find_files
-from fluss.spark.bulk.states import CopyState, LoadPlan, LoadState, LoadTask, LoadTaskResult
+from fluss.spark.bulk.states import BATCH_BYTES, CopyState, LoadPlan, LoadState, LoadTask, LoadTaskResult
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -70,6 +70,17 @@ def test_a_plan_for_something_else_is_refused(tmp_path: Path, files: list[DataFi
     (tmp_path / "state" / "plan.json").write_text("{")
     with pytest.raises(FlussError, match="is damaged"):
         state.plan(table_info(), files, {})
+
+
+def test_a_load_does_not_go_on_with_batches_of_another_size(tmp_path: Path, files: list[DataFile]) -> None:
+    plan, state = plan_of(files), LoadState(str(tmp_path / "state"))
+    state.save(plan, table_info(), files, {BATCH_BYTES: 80})
+    assert state.plan(table_info(), files, {BATCH_BYTES: 80}) == plan
+    with pytest.raises(FlussError, match="another 'writer"):
+        state.plan(table_info(), files, {BATCH_BYTES: 4000})
+    # An earlier release has not noted it.
+    state.save(plan, table_info(), files, {})
+    assert state.plan(table_info(), files, {BATCH_BYTES: 4000}) == plan
 
 
 def test_rows_are_known_if_every_piece_knows_its_own(files: list[DataFile]) -> None:
