@@ -36,9 +36,11 @@ class RejectFile:
         self._file = None
         if path is not None:
             self._file = open(path, "r+b" if size and os.path.exists(path) else "wb")  # noqa: SIM115
-            end = min(size, self._file.seek(0, os.SEEK_END))
-            self._file.truncate(end)
-            self._file.seek(end)
+            if size:
+                # Only then: /dev/null and pipes have no end.
+                end = min(size, self._file.seek(0, os.SEEK_END))
+                self._file.truncate(end)
+                self._file.seek(end)
 
     def __call__(self, rejected: Rejected) -> None:
         if self._file is None:
