@@ -74,6 +74,15 @@ def test_the_statement_of_a_table_creates_it_again(fluss: FlussCommand, fluss_da
     assert "CREATE TABLE" in fluss("table", "show", f"{fluss_database}.b", "--sql", terminal=True).out
 
 
+def test_decimals_of_other_widths_become_decimals(fluss: FlussCommand, fluss_database: str) -> None:
+    pq.write_table(pa.table({"price": pa.array(["1.5"]).cast(pa.decimal256(30, 3))}), fluss.home / "a.parquet")
+    with pa.ipc.new_file(fluss.home / "a.arrow", pq.read_schema(fluss.home / "a.parquet")) as writer:
+        writer.write_table(pq.read_table(fluss.home / "a.parquet"))
+    fluss("table", "create", f"{fluss_database}.prices", "--from", "a.arrow")
+    fluss("load", "a.arrow", f"{fluss_database}.prices")
+    assert fluss("head", f"{fluss_database}.prices", "-f", "json").rows == [{"price": "1.500"}]
+
+
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl", "arrow"])
 def test_a_table_has_the_columns_of_a_file(fluss: FlussCommand, fluss_database: str, suffix: str) -> None:
     rows = pa.table({"id": pa.array([1, 2], pa.int64()), "city": ["Bonn", "Kiel"], "km": [3.5, 12.25]})

@@ -164,6 +164,28 @@ def test_texts_that_are_not_utf8_are_told_or_put_aside(fluss: FlussCommand, trip
     assert {row["city"] for row in fluss("tail", trips, "--format", "json").rows} == {"Bonn", "Ulm", "Jena"}
 
 
+def test_rows_of_partitions_that_cannot_be_are_told_or_put_aside(fluss: FlussCommand, fluss_database: str) -> None:
+    table = f"{fluss_database}.visits"
+    fluss("table", "create", table, "-c", "id INT", "-c", "region STRING", "--partition-by", "region")
+    lines = (
+        '{"id": 1, "region": "EU"}\n{"id": 2, "region": "a/b"}\n{"id": 3, "region": ""}\n{"id": 4, "region": "US"}\n'
+    )
+    (fluss.home / "a.json").write_text(lines)
+    refused = fluss.run("load", "a.json", table)
+    assert (refused.code, "line 2: Partition value 'a/b' is invalid" in refused.err) == (6, True), refused.err
+    for command, text in (
+        (("load", "a.json", table, "--rejects", "bad"), None),
+        (("load", "a.json", table, "--rejects", "bad", "--resume", "state"), None),
+        (("append", table, "--rejects", "bad"), lines),
+    ):
+        done = fluss.run(*command, "-f", "json", text=text)
+        assert (done.code, done.rows[0]["rows"], done.rows[0]["rejected"]) == (6, 2, 2), done.err
+        reasons = [json.loads(line)["reason"] for line in (fluss.home / "bad").read_text().splitlines()]
+        assert ["'a/b'" in reasons[0], "''" in reasons[1]] == [True, True], reasons
+    # What stood before the row that ended the first load is stored.
+    assert ids(fluss, table) == [1, 1, 1, 1, 4, 4, 4]
+
+
 def test_nothing_that_is_read_is_written_over(fluss: FlussCommand, trips: str) -> None:
     (fluss.home / "a.json").write_text('{"id": 1}\n')
     (fluss.home / "link").symlink_to("a.json")

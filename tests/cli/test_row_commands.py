@@ -109,6 +109,8 @@ def test_lines_that_do_not_fit_are_told_or_put_aside(fluss: FlussCommand, trips:
     ended = latin.wait()
     assert (ended.code, "Appended 1 row" in ended.out) == (6, True), ended.err
     assert fluss.run("append", "nowhere.at_all", text="{}\n").code == 3
+    forgotten = fluss.run("append", trips, "--rejects", "/dev/null", text=lines)
+    assert (forgotten.code, "3 did not fit" in forgotten.out) == (6, True), forgotten.err
 
 
 def test_the_newest_records_are_shown_and_followed(fluss: FlussCommand, trips: str) -> None:

@@ -72,9 +72,11 @@ class ThrowawayCa:
         ``names`` are host names, addresses and URIs that it is for. One of -1 days has expired. The files are replaced
         if there are some of that common name.
         """
-        base = self.directory / common_name
-        request, extensions = base.with_suffix(".csr"), base.with_suffix(".ext")
-        issued = IssuedCertificate(base.with_suffix(".pem"), base.with_suffix(".key"))
+        # Names of hosts have dots, and differ behind the last of them, too.
+        request, extensions, certificate, key = (
+            self.directory / f"{common_name}{suffix}" for suffix in (".csr", ".ext", ".pem", ".key")
+        )
+        issued = IssuedCertificate(certificate, key)
         new_key = ("-newkey", "rsa:2048") if rsa else _NEW_KEY
         protection = ("-passout", f"pass:{key_password}") if key_password else ("-nodes",)
         self._openssl(
@@ -85,7 +87,7 @@ class ThrowawayCa:
         extensions.write_text(f"subjectAltName={','.join(entries)}\n" if entries else "")
         self._openssl(
             *("x509", "-req", "-in", str(request), "-CA", str(self.certificate_file), "-CAkey", str(self._key_file)),
-            *("-set_serial", str(int.from_bytes(base.name.encode()[:8]) + days + 2)),
+            *("-set_serial", str(int.from_bytes(common_name.encode()[:8]) + days + 2)),
             *("-days", str(days), "-extfile", str(extensions), "-out", str(issued.certificate_file)),
         )
         return issued

@@ -380,3 +380,9 @@ async def test_new_connections_get_the_new_certificate_and_others_stay(ca, other
         assert "not signed by a CA" in (await _refusal(listener.port, _client(ca))).message
         await before.request(apis.LIST_DATABASES, pb.ListDatabasesRequest(), timeout_s=60)
         await before.close()
+
+
+def test_names_that_differ_behind_their_last_dot_have_certificates_of_their_own(ca: ThrowawayCa) -> None:
+    smith, jones = ca.issue("alice.smith"), ca.issue("alice.jones")
+    for first, second in ((smith.certificate_file, jones.certificate_file), (smith.key_file, jones.key_file)):
+        assert first.read_bytes() != second.read_bytes()

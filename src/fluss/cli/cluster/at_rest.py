@@ -66,7 +66,14 @@ def _base_offset(path: Path) -> int:
 
 def _segments(directory: Path) -> Iterator[tuple[Path, int, int | None]]:
     """Return segments, their first offsets, and where the next one of the same log begins, if there is one."""
-    paths = [path for path in _files(directory, _SEGMENT) if path.name.removesuffix(_SEGMENT).isdecimal()]
+    from fluss.storage.log.file_names import OFFSET_DIGITS
+
+    # RocksDB has files of this suffix beside its own, too, with shorter numbers.
+    paths = [
+        path
+        for path in _files(directory, _SEGMENT)
+        if path.name.removesuffix(_SEGMENT).isdecimal() and len(path.name) == OFFSET_DIGITS + len(_SEGMENT)
+    ]
     if directory.is_file():
         yield directory, _base_offset(directory), None
         return

@@ -178,7 +178,7 @@ def _write_rows(
 ) -> tuple[int, int]:
     """Write JSON objects, each as soon as it is there, and return how many were written and rejected."""
     from fluss.blocking import UpsertWriter
-    from fluss.cli.rows.row_fitting import RejectFile
+    from fluss.cli.rows.row_fitting import PartitionCheck, RejectFile
     from fluss.cli.rows.row_reading import FileReader, Rejected, row_from_json
     from fluss.errors import FlussError
 
@@ -189,6 +189,7 @@ def _write_rows(
     writer = found.new_upsert(list(partial) or None).create_writer() if has_key else found.new_append().create_writer()
     write = writer.upsert if isinstance(writer, UpsertWriter) else writer.append
     names = list(partial) or info.schema.column_names
+    partitions = PartitionCheck(info)
     written = 0
     with RejectFile(rejects) as reject:
         for place, text in _given_rows(rows):
@@ -196,6 +197,7 @@ def _write_rows(
                 row = row_from_json(_json(text), reader)
                 if partial and set(row) != set(partial):
                     raise FlussError(f"exactly these columns are wanted: {', '.join(partial)}")
+                partitions.check_row(row)
                 write({name: row.get(name) for name in names})
             except (FlussError, TypeError) as error:
                 if isinstance(error, FlussError) and error.error_code >= 0:

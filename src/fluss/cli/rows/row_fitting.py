@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,10 +14,11 @@ import pyarrow as pa
 from fluss.cli.kernel.exits import CommandError, Exit
 from fluss.cli.kernel.values import json_value
 from fluss.cli.rows.row_reading import FileBatch, FileReader, Rejected, read_texts
+from fluss.client.bulk import PartitionSplitter
 from fluss.errors import FlussError
 from fluss.schema.fitting import DataFitter
 from fluss.schema.normalize import normalize_batch
-from fluss.schema.table import TableInfo
+from fluss.schema.table import TableInfo, check_partition_spec, spec_of_partition_name
 
 
 class RejectFile:
@@ -34,9 +36,11 @@ class RejectFile:
         self._file = None
         if path is not None:
             self._file = open(path, "r+b" if size and os.path.exists(path) else "wb")  # noqa: SIM115
-            end = min(size, self._file.seek(0, os.SEEK_END))
-            self._file.truncate(end)
-            self._file.seek(end)
+            if size:
+                # Only then: /dev/null and pipes have no end.
+                end = min(size, self._file.seek(0, os.SEEK_END))
+                self._file.truncate(end)
+                self._file.seek(end)
 
     def __call__(self, rejected: Rejected) -> None:
         if self._file is None:
@@ -70,6 +74,39 @@ class RejectFile:
             self._file.close()
 
 
+class PartitionCheck:
+    """Refuses rows of partitions that cannot be: a server would refuse them without saying which rows these are."""
+
+    def __init__(self, info: TableInfo) -> None:
+        self._keys = info.partition_keys
+        arrow = info.schema.to_arrow()
+        self._schema = pa.schema([arrow.field(name) for name in self._keys])
+        self._splitter = PartitionSplitter(info.schema, self._keys) if self._keys else None
+        self._possible: set[str] = set()
+
+    def check(self, rows: pa.RecordBatch) -> None:
+        """Look at rows that have a value in each partition column."""
+        if self._splitter is None or not rows.num_rows:
+            return
+        for name, _ in self._splitter.groups(rows):
+            if name in self._possible:
+                continue
+            try:
+                check_partition_spec(spec_of_partition_name(name, self._keys), self._keys, creating=True)
+            except FlussError as error:
+                # Without the code of a server, which has refused nothing.
+                raise FlussError(error.message) from None
+            self._possible.add(name)
+
+    def check_row(self, row: Mapping[str, Any]) -> None:
+        """Look at a single row. What its columns do not take at all is told by those who write it."""
+        values = {name: row.get(name) for name in self._keys}
+        if self._splitter is None or None in values.values():
+            return
+        with suppress(pa.ArrowException, OverflowError):
+            self.check(pa.RecordBatch.from_pylist([values], self._schema))
+
+
 class TableFitter:
     """Brings batches into the form of a table."""
 
@@ -78,6 +115,7 @@ class TableFitter:
         self._reader = reader
         self._rejects = rejects
         self._fitter = DataFitter(info.schema)
+        self._partitions = PartitionCheck(info)
         # A row without these belongs nowhere.
         self._required = {*info.partition_keys, *(info.bucket_keys if info.has_primary_key() else ())}
 
@@ -113,6 +151,7 @@ class TableFitter:
         for name in self._required:
             if fitted.column(name).null_count:
                 raise FlussError(f"column '{name}' is null, and a row needs a value there")
+        self._partitions.check(fitted)
         return fitted
 
     def _apart(self, rows: pa.RecordBatch, placed: FileBatch, first: int) -> Iterator[pa.RecordBatch]:
