@@ -114,7 +114,8 @@ async def test_full_requests_do_not_wait(server: LookupServer) -> None:
 
 
 async def test_a_lookup_waits_for_company_only_so_long(server: LookupServer) -> None:
-    async with lookuper_of_users(server, lookup__batch_timeout_ms=300) as lookuper:
+    # Longer than it takes to begin three of them, also on a busy machine.
+    async with lookuper_of_users(server, lookup__batch_timeout_ms=2000) as lookuper:
         await lookuper.lookup([0])
         server.hold()
         lookups = many(lookuper, range(1))
