@@ -19,13 +19,14 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
 import fluss.neighbours  # noqa: F401 - it looks for what would be in the way
 from fluss.config import Config
 from fluss.errors import FlussError
+from fluss.net.listener import keep_port
 from fluss.net.transport import run
 from fluss.server.child import ChildOrder, read_answer
 from fluss.server.listener_parsing import address_text
@@ -80,6 +81,8 @@ class EmbeddedServer:
         self._temporary_dir: Path | None = None
         self._host: _Thread | _Child | None = None
         self._listeners: tuple[RunningListener, ...] = ()
+        # The ports of a server that was killed, or is being restarted.
+        self._kept_ports = ExitStack()
 
     def start(self) -> Self:
         """Start and wait until clients can connect. Raises FlussError if that fails, and nothing is left behind."""
@@ -100,13 +103,16 @@ class EmbeddedServer:
             self._stop_host()
         finally:
             self._remove_temporary_dir()
+            self._kept_ports.close()
             self._listeners = ()
 
     def restart(self) -> None:
         """Stop, unless it was killed, and start again with the same data at the same addresses."""
         self._require_started()
         self._stop_host()
+        self._keep_ports()
         self._start_host()
+        self._kept_ports.close()
 
     def kill(self) -> None:
         """End the child process at once, as a crash does. ``restart`` brings the server back, ``stop`` cleans up."""
@@ -115,6 +121,7 @@ class EmbeddedServer:
             raise FlussError("only a server in a process of its own can be killed: start it with process=True")
         self._host.kill()
         self._host = None
+        self._keep_ports()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -179,6 +186,12 @@ class EmbeddedServer:
         self._listeners = host.start()
         self._host = host
         _running.add(self)
+
+    def _keep_ports(self) -> None:
+        """See to it that the server can listen again where it was, however long it is away."""
+        self._kept_ports.close()
+        for listener in self._listeners:
+            self._kept_ports.enter_context(keep_port(listener.host, listener.port))
 
     def _stop_host(self) -> None:
         _running.discard(self)

@@ -19,6 +19,7 @@ from fluss.testing.faultnet import FaultProxy, Faults
 from fluss.testing.forked_servers import Conditions, ForkedServer, ServerForks
 from tests.chaos.loop_disk import LoopDisk
 from tests.chaos.remote_objects import RemoteObjects, away
+from tests.ports import free_port
 
 DAY_MS: Final = 24 * 60 * 60 * 1000
 _DAMAGED_BYTES_MAX: Final = 64
@@ -93,7 +94,8 @@ class Machine:
         self._proxy = FaultProxy(seed=rng.getrandbits(32)) if has_proxy else None
         self._running = ExitStack()
         self._server: ForkedServer | None = None
-        self._port = 0
+        # Its own, also between two lives.
+        self._port = free_port()
         self._data_dir = directory / "data"
         directory.mkdir(parents=True, exist_ok=True)
         self._conditions = Conditions(directory / "conditions")
@@ -185,7 +187,6 @@ class Machine:
             self._server = self._begin_life().wait_until_ready()
         except FlussError as error:
             raise AssertionError(f"the server did not start again: {error}") from error
-        self._port = self._server.port
         if self._proxy is not None:
             self._proxy.upstream_port = self._port
 

@@ -19,7 +19,8 @@ from tests.chaos import consumers
 
 
 def test_a_paused_member_is_told_and_a_killed_one_is_replaced(tmp_path: Path) -> None:
-    options = {"consumer.lease-ms": "1000", "consumer.commit-interval-ms": "0"}
+    # Long enough for a member that only waits for its turn on a busy machine.
+    options = {"consumer.lease-ms": "3000", "consumer.commit-interval-ms": "0"}
     with embedded.start({"durability": "os"}) as server:
         options["bootstrap.servers"] = server.bootstrap_servers
         with blocking.FlussConnection.create(fluss.Config(dict(options))) as connection:

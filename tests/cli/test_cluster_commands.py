@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import stat
 import threading
 from pathlib import Path
@@ -15,6 +14,7 @@ from fluss import Schema, blocking, embedded
 from fluss.cli.cluster.live import Activity, bars, metrics_of, metrics_url_of, server_facts, table_rates
 from fluss.embedded import EmbeddedServer
 from tests.cli.runner import FlussCommand
+from tests.ports import free_port
 
 
 def test_health_shows_servers_and_replicas(fluss: FlussCommand) -> None:
@@ -60,8 +60,7 @@ def test_top_shows_what_tables_do(fluss: FlussCommand, fluss_database: str) -> N
 
 
 def test_top_itself_causes_no_errors(fluss: FlussCommand) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with embedded.start({"http.listener": port, "durability": "os"}) as server:
         with blocking.connect(server.config()) as connection:
             admin = connection.get_admin()
@@ -81,15 +80,15 @@ def test_top_itself_causes_no_errors(fluss: FlussCommand) -> None:
 
 
 def test_top_waits_for_a_server_that_is_restarted(fluss: FlussCommand, tmp_path: Path) -> None:
-    server = embedded.start({"durability": "os"}, data_dir=tmp_path / "data")
-    address = server.bootstrap_servers
-    with server:
+    port = free_port()
+    with embedded.start({"durability": "os"}, data_dir=tmp_path / "data", port=port) as server:
+        address = server.bootstrap_servers
         options = ("-o", "request-timeout=500", "-o", "connect-timeout=500")
         live = fluss.start("top", "--every", "0.1", "--server", address, *options, terminal=True)
         live.read_until("Ctrl-C ends this")
     live.read_until("no answer, trying again")
     seen = len(live.read_some())
-    with embedded.start({"durability": "os", "bind.listeners": f"FLUSS://{address}"}, data_dir=tmp_path / "data"):
+    with embedded.start({"durability": "os"}, data_dir=tmp_path / "data", port=port):
         while "Ctrl-C ends this" not in live.read_some()[seen:]:
             pass
         live.interrupt()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import socket
 from pathlib import Path
 
 import click
@@ -16,6 +15,7 @@ from fluss.cli.app import root
 from fluss.cli.kernel.commands import Command, Group
 from fluss.cli.kernel.session import Session
 from tests.cli.runner import FlussCommand
+from tests.ports import free_port
 from tools.generate_command_page import PAGE, page
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "command-line.md"
@@ -40,9 +40,7 @@ COMMANDS = _commands(root, CONTEXT)
 
 
 def test_a_new_user_gets_through_the_session_of_the_guide(fluss: FlussCommand) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     rows = {"id": [1, 2, 3, 4], "city": ["Bonn", "Kiel", "Jena", "Kiel"], "km": [3.5, 12.0, 1.5, 8.0]}
     pq.write_table(pa.table(rows), fluss.home / "trips.parquet")
     fluss.environment = {

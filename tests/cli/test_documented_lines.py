@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ import pytest
 from fluss.embedded import EmbeddedServer
 from fluss.testing.certificates import ThrowawayCa
 from tests.pages import PAGES, ROOT
+from tests.ports import free_port
 
 ELSEWHERE = {
     "pip install": "`make dist` installs the package",
@@ -64,9 +64,7 @@ class Shell:
 
     def __init__(self, directory: Path, server: str) -> None:
         self.directory = directory
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         programs = directory / "bin"
         programs.mkdir()
         for name, start in (("fluss", "-m fluss "), ("python", "")):

@@ -10,12 +10,13 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar
 
 from fluss.config import Config
 from fluss.errors import FlussError
+from fluss.net.listener import keep_port
 from fluss.net.transport import new_event_loop
 from fluss.protocol.api import ApiKey
 from fluss.schema.descriptor import TableDescriptor
@@ -66,6 +67,8 @@ class Fault:
     bucket_id: int | None = None
     # Seconds before anything happens.
     delay_s: float = 0.0
+    # What has to be set before anything happens, on the thread of the server.
+    gate: asyncio.Event | None = None
     # Never answered, and not stored.
     is_lost: bool = False
     # Whether the records are stored all the same.
@@ -98,6 +101,8 @@ class FaultyServer(ServerThread):
         self.in_progress_max = 0
         self._gate = asyncio.Event()
         self._gate.set()
+        # The port of a server that is away.
+        self._kept_port = ExitStack()
         self.scripted = self._new_scripted(0)
         self.run(self.scripted.start())
 
@@ -138,6 +143,7 @@ class FaultyServer(ServerThread):
 
     def stop_listening(self) -> None:
         self.run(self.scripted.stop())
+        self._kept_port = keep_port("127.0.0.1", self.scripted.port)
 
     def listen_again(self) -> None:
         """Come back at the same port, with everything that was stored."""
@@ -145,10 +151,12 @@ class FaultyServer(ServerThread):
         # Before anybody can ask: the client is told at once that a table does not exist.
         self.scripted.tables, self.scripted.partitions = old.tables, old.partitions
         self.run(self.scripted.start())
+        self._kept_port.close()
 
     def close(self) -> None:
         self.release()
-        self.stop_listening()
+        self.run(self.scripted.stop())
+        self._kept_port.close()
         super().close()
 
     # What clients ask
@@ -163,6 +171,8 @@ class FaultyServer(ServerThread):
             await self._gate.wait()
             if fault.delay_s:
                 await asyncio.sleep(fault.delay_s)
+            if fault.gate is not None:
+                await fault.gate.wait()
             if fault.is_lost:
                 await asyncio.Event().wait()
             yield fault

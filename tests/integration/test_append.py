@@ -110,8 +110,8 @@ def test_rows_are_spread_over_partitions_and_buckets_and_found_there(server: emb
 
 def test_a_partition_that_does_not_exist_is_an_error(server: embedded.EmbeddedServer) -> None:
     schema = Schema(pa.schema([("id", pa.int64()), ("region", pa.string())]))
-    with connect(server, request_timeout=2000) as connection:
-        path = create_table(connection, "no_regions", schema, partition_keys=["region"])
+    with connect(server) as patient, connect(server, request_timeout=2000) as connection:
+        path = create_table(patient, "no_regions", schema, partition_keys=["region"])
         with pytest.raises(FlussError) as caught:
             writer_of(connection, path).append([1, "nowhere"]).result(120)
         assert caught.value.error_code == 36

@@ -8,7 +8,6 @@ import asyncio
 import json
 import logging
 import shutil
-import socket
 import threading
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -40,6 +39,7 @@ from fluss.storage.vfs import Files, OsFiles
 from fluss.testing.waiting import eventually
 from tests.integration.remote_storage import ask
 from tests.open_files import open_below
+from tests.ports import free_port
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
 EVENTS = fluss.TablePath("fluss", "events")
@@ -99,34 +99,36 @@ def new_dir(tmp_path: Path) -> Path:
 
 
 def test_tables_rows_writers_and_offsets_go_on_after_a_restore(data_dir: Path, remote: Path, new_dir: Path) -> None:
-    with embedded.start({**QUICK, "remote.data.dir": str(remote)}, data_dir=data_dir) as server:
-        port = int(server.bootstrap_servers.rpartition(":")[2])
-        with connected(server) as connection:
-            create(connection)
-            create(connection, KEYED, primary_keys=["id"])
-            writer = connection.get_table(EVENTS).new_append().create_writer()
-            append(writer, 0, 20)
-            upserts = connection.get_table(KEYED).new_upsert().create_writer()
-            for number in range(12):
-                upserts.upsert({"id": number % 5, "text": f"value {number}"})
-                upserts.flush()
-            table_id = connection.get_admin().get_table_info(EVENTS).table_id
-            server.stop()
-            shutil.rmtree(data_dir)
-            # The same clients go on with the server that takes its place.
-            with embedded.start({**QUICK, "backup.restore-from": str(remote)}, data_dir=new_dir, port=port):
-                append(writer, 20, 5)
-                upserts.upsert({"id": 0, "text": "new"})
-                upserts.flush()
-                assert ids(connection) == list(range(25))
-                rows = connection.get_table(KEYED).new_scan().to_arrow().sort_by("id").to_pylist()
-                assert [row["text"] for row in rows] == ["new", "value 11", "value 7", "value 8", "value 9"]
-                admin = connection.get_admin()
-                assert admin.get_table_info(EVENTS).table_id == table_id
-                assert admin.list_offsets(EVENTS, [0], fluss.OffsetSpec.latest()) == {0: 25}
-                create(connection, fluss.TablePath("fluss", "later"))
-                later = admin.get_table_info(fluss.TablePath("fluss", "later")).table_id
-                assert later > table_id + 1000, "ids that the lost server gave out later are not given out again"
+    port = free_port()
+    with (
+        embedded.start({**QUICK, "remote.data.dir": str(remote)}, data_dir=data_dir, port=port) as server,
+        connected(server) as connection,
+    ):
+        create(connection)
+        create(connection, KEYED, primary_keys=["id"])
+        writer = connection.get_table(EVENTS).new_append().create_writer()
+        append(writer, 0, 20)
+        upserts = connection.get_table(KEYED).new_upsert().create_writer()
+        for number in range(12):
+            upserts.upsert({"id": number % 5, "text": f"value {number}"})
+            upserts.flush()
+        table_id = connection.get_admin().get_table_info(EVENTS).table_id
+        server.stop()
+        shutil.rmtree(data_dir)
+        # The same clients go on with the server that takes its place.
+        with embedded.start({**QUICK, "backup.restore-from": str(remote)}, data_dir=new_dir, port=port):
+            append(writer, 20, 5)
+            upserts.upsert({"id": 0, "text": "new"})
+            upserts.flush()
+            assert ids(connection) == list(range(25))
+            rows = connection.get_table(KEYED).new_scan().to_arrow().sort_by("id").to_pylist()
+            assert [row["text"] for row in rows] == ["new", "value 11", "value 7", "value 8", "value 9"]
+            admin = connection.get_admin()
+            assert admin.get_table_info(EVENTS).table_id == table_id
+            assert admin.list_offsets(EVENTS, [0], fluss.OffsetSpec.latest()) == {0: 25}
+            create(connection, fluss.TablePath("fluss", "later"))
+            later = admin.get_table_info(fluss.TablePath("fluss", "later")).table_id
+            assert later > table_id + 1000, "ids that the lost server gave out later are not given out again"
     with serving(new_dir, {"backup.restore-from": str(remote)}) as (_, connection):
         assert ids(connection) == list(range(25)), "the same command starts it again"
 
@@ -748,9 +750,7 @@ def table_count_in_backup(remote: Path) -> int:
 
 
 def test_how_old_the_backup_is_can_be_seen(data_dir: Path, remote: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     options = {"remote.data.dir": str(remote), "metrics.reporter.prometheus.port": str(port)}
     with serving(data_dir, options) as (_, connection):
         create(connection)

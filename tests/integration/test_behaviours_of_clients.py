@@ -198,7 +198,7 @@ def test_handles_and_flush_report_what_the_server_refused_each_time(
     connection: fluss.FlussConnection, server: embedded.EmbeddedServer
 ) -> None:
     with wait_for(fluss.FlussConnection.create(server.config(request_timeout_ms=2000))) as hasty:
-        table = create_table(hasty, partition_keys=["name"])
+        table = wait_for(hasty.get_table(create_table(connection, partition_keys=["name"]).table_path))
         writer = table.new_append().create_writer()
         handle = writer.append([1, "nowhere"])
         with pytest.raises(FlussError, match="nowhere") as from_flush:
@@ -385,7 +385,7 @@ def test_a_table_made_again_is_never_taken_for_the_one_before(
     schema = fluss.Schema(ARROW_SCHEMA, primary_keys=["id"])
     # Whoever has the old table looks for it as long as a request may take.
     with wait_for(fluss.FlussConnection.create(server.config(request_timeout_ms=1000))) as impatient:
-        old = create_table(impatient, schema)
+        old = wait_for(impatient.get_table(create_table(connection, schema).table_path))
         writer, lookuper = old.new_upsert().create_writer(), old.new_lookup().create_lookuper()
         wait_for(writer.upsert([1, "old"]).wait())
         wait_for(connection.get_admin().drop_table(old.table_path))

@@ -557,7 +557,7 @@ def test_positions_outlive_the_log_of_their_group() -> None:
 
 def test_a_consumer_waits_for_a_server_that_is_away_for_longer_than_a_lease(tmp_path: Path) -> None:
     # Long enough for both to be heard of again on a busy machine, when the server is back.
-    lease_ms = 2000
+    lease_ms = 5000
     with (
         ServerProcess(tmp_path / "data", "-D", "durability=os") as server,
         desk_of(server.bootstrap_servers, consumer_lease_ms=lease_ms) as desk,

@@ -24,6 +24,7 @@ from fluss.server.options.server_options import ServerOptions
 from fluss.server.process import FlussServer
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.waiting import eventually
+from tests.ports import free_port
 
 LOCALHOST = "127.0.0.1"
 CREDENTIALS = "security.sasl.plain.credentials"
@@ -233,9 +234,7 @@ async def test_names_have_quotas_of_their_own(tmp_path: Path) -> None:
 
 
 def test_metrics_can_be_read_over_http(tmp_path: Path) -> None:
-    # A port that was free a moment ago.
-    with socket.create_server((LOCALHOST, 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     options = {
         "metrics.reporter.prometheus.port": port,
         "metrics.reporter.prometheus.host": "localhost",

@@ -26,7 +26,7 @@ from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.storage.kv.rocks import open_read_only
 from fluss.testing.waiting import eventually
 from tests.integration.remote_storage import ask
-from tests.integration.test_scrubbing import free_port
+from tests.ports import free_port
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
 KEYED = fluss.TablePath("fluss", "keyed")

@@ -4,7 +4,6 @@ Shown against a server process, while others write, after columns were added, an
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,7 +29,7 @@ from fluss.testing.cluster import ServerProcess
 from fluss.testing.waiting import eventually
 from tests.integration.keyed_tables import Tables, delete, in_background, tables_of, upsert, upsert_batch
 from tests.java.cluster import JavaCluster
-from tests.open_files import open_files
+from tests.open_files import lasting_threads, open_files
 
 LOG = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.float64())])
 KEYED = pa.schema([("name", pa.string()), ("id", pa.int32()), ("price", pa.int64())])
@@ -199,7 +198,7 @@ def test_an_iterator_that_is_closed_early_leaves_nothing_behind(tables: Tables) 
     keyed = tables.create(KEYED, bucket_count=1)
     upsert_batch(keyed, name=["x" * 100] * 20_000, id=list(range(20_000)), price=[1] * 20_000)
     assert ranged(table, (0, 20_000)).num_rows == 20_000
-    threads, sockets = kinds_of_threads(), socket_count()
+    threads, sockets = lasting_threads(), socket_count()
     for _ in range(3):
         runs = read_ranges(table, [LogRange(first(table), 0, 20_000)])
         next(runs)
@@ -207,12 +206,7 @@ def test_an_iterator_that_is_closed_early_leaves_nothing_behind(tables: Tables) 
         rows = rows_at(keyed, first(keyed), 20_000)
         next(rows)
         rows.close()
-    eventually(lambda: kinds_of_threads() <= threads and socket_count() <= sockets)
-
-
-def kinds_of_threads() -> set[str]:
-    """Return the names of all threads. The workers of a pool are one kind: how many there are depends on the load."""
-    return {thread.name.rstrip("0123456789") for thread in threading.enumerate()}
+    eventually(lambda: lasting_threads() <= threads and socket_count() <= sockets)
 
 
 def socket_count() -> int:

@@ -17,6 +17,7 @@ import fluss
 from fluss import EARLIEST_OFFSET, LATEST_OFFSET, NO_COMMIT_TIMESTAMP, FlussError, TableBucket, TablePath, col, embedded
 from fluss.client.kernel.runtime import wait_for
 from tests.integration.keyed_tables import ID_NAME, Tables
+from tests.ports import free_port
 
 
 def write_rows(table: fluss.FlussTable, rows: list[Any]) -> None:
@@ -416,10 +417,9 @@ def test_a_waiting_poll_returns_as_soon_as_something_is_written(tables: Tables) 
 def test_a_scanner_outlives_a_restart_of_its_server(tmp_path: Path) -> None:
     path = TablePath("fluss", "restarted")
     options = {"durability": "os"}
-    with embedded.start(options, data_dir=tmp_path) as first:
-        config = first.config()
-        port = int(config.bootstrap_servers.rpartition(":")[2])
-        connection = wait_for(fluss.FlussConnection.create(config))
+    port = free_port()
+    with embedded.start(options, data_dir=tmp_path, port=port) as first:
+        connection = wait_for(fluss.FlussConnection.create(first.config()))
         wait_for(connection.get_admin().create_table(path, fluss.TableDescriptor(fluss.Schema(ID_NAME))))
         table = wait_for(connection.get_table(path))
         write_rows(table, [[1, "a"]])

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from fluss.errors import FlussError
 from fluss.schema.cluster_info import HealthStatus
 from fluss.testing.cluster import ServerProcess
 from fluss.testing.waiting import eventually
+from tests.ports import free_port
 
 EVENTS = fluss.TablePath("fluss", "events")
 USERS = fluss.TablePath("fluss", "users")
@@ -82,13 +82,6 @@ def read_damaged(data_dir: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     return damaged
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def flip(path: Path, position: int) -> None:

@@ -20,7 +20,7 @@ from fluss.schema.predicate import Predicate, col
 from fluss.server.options.server_options import ServerOptions
 from fluss.server.process import FlussServer
 from fluss.testing.waiting import eventually_async
-from tests.integration.test_scrubbing import free_port
+from tests.ports import free_port
 from tests.unit.server.tablet.support import SCHEMA, batch_with_statistics, fetch_request, rows
 
 EVENTS, USERS = fluss.TablePath("fluss", "events"), fluss.TablePath("fluss", "users")

@@ -3,9 +3,7 @@ Shown with a proxy between client and server process that cuts connections at ra
 
 from __future__ import annotations
 
-import os
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import count, islice, pairwise
@@ -21,6 +19,7 @@ from fluss.testing.cluster import ServerProcess
 from fluss.testing.faultnet import FaultProxy, Faults
 from fluss.testing.waiting import eventually
 from tests.integration.keyed_tables import Copy
+from tests.open_files import lasting_threads, open_files
 
 BUCKETS = 3
 # A request with its answer fits into what most connections let through; some end in the middle of the handshake.
@@ -397,7 +396,7 @@ def code_of(call: Callable[[], None]) -> int:
 
 
 def test_admin_calls_say_what_happened(good_network: FaultProxy) -> None:
-    with connect(good_network, **{"request-timeout": "1000", "connect-timeout": "1000"}) as connection:
+    with connect(good_network, **{"request-timeout": "3000", "connect-timeout": "3000"}) as connection:
         admin = connection.get_admin()
 
         def list_databases() -> list[str]:
@@ -455,17 +454,14 @@ def test_connections_leave_neither_threads_nor_descriptors(good_network: FaultPr
             scanner.poll(10)
             good_network.cut_all()
 
-    def counts() -> tuple[int, int]:
-        return threading.active_count(), len(os.listdir("/proc/self/fd"))
-
     # The first ones start what all share, and keep: one thread with its event loop, and a few workers.
     for _ in range(3):
         use_a_connection()
-    before = counts()
+    threads, files = lasting_threads(), len(open_files())
     for _ in range(10):
         use_a_connection()
     # The proxy, which is in this process, may need a moment to notice.
-    eventually(lambda: all(now <= then for now, then in zip(counts(), before, strict=True)))
+    eventually(lambda: lasting_threads() <= threads and len(open_files()) <= files)
 
 
 def test_the_proxy_is_the_only_way_in(network: FaultProxy) -> None:

@@ -16,12 +16,7 @@ import pytest
 import fluss
 from fluss import aio, blocking, embedded
 from fluss.errors import NetworkError, RequestTimeoutError
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
+from tests.ports import free_port
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pathlib import Path
 SHARED_PACKAGES = ("numpy==2.4.6", "pandas==3.1.1", "pyarrow==26.0.1", "python-dateutil==4.0.0", "tzdata==2026.6")
 VERSIONS = ("0.1.0", "1.0.0")
 
-INSTALL_TIMEOUT_S = 300
+INSTALL_TIMEOUT_S = 600
 DIRECTORY = Path(__file__).resolve().parents[2] / ".interop"
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -22,6 +21,7 @@ import pytest
 import fluss
 from fluss import blocking, embedded
 from tests.pages import ROOT
+from tests.ports import free_port
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="the page is tested in a browser: `make browser` installs playwright and chromium"
@@ -78,14 +78,6 @@ class Opened:
         self.context.close()
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 def fill(connection) -> None:
     admin = connection.get_admin()
     admin.create_database("shop", ignore_if_exists=True)
@@ -130,7 +122,7 @@ def append_events(connection, count: int) -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, object]]:
-    (port,) = free_ports(1)
+    port = free_port()
     with (
         embedded.start({"http.listener": port}, data_dir=tmp_path_factory.mktemp("data")) as server,
         blocking.FlussConnection.create(server.config()) as connection,
@@ -313,7 +305,7 @@ def test_everybody_can_use_it(chromium, site, scheme: str) -> None:
 
 @slow
 def test_a_server_that_goes_away_and_comes_back(chromium, tmp_path: Path) -> None:
-    http_port, port = free_ports(2)
+    http_port, port = free_port(), free_port()
     options = {"http.listener": http_port, "bind.listeners": f"FLUSS://127.0.0.1:{port}"}
     server = embedded.start(options, data_dir=tmp_path)
     try:
@@ -340,7 +332,7 @@ def test_a_server_that_goes_away_and_comes_back(chromium, tmp_path: Path) -> Non
 
 @slow
 def test_ten_thousand_tables(chromium, tmp_path: Path) -> None:
-    (http_port,) = free_ports(1)
+    http_port = free_port()
     with embedded.start({"http.listener": http_port, "durability": "os"}, data_dir=tmp_path) as server:
         with blocking.FlussConnection.create(server.config()) as connection:
             admin = connection.get_admin()
@@ -359,7 +351,7 @@ def test_ten_thousand_tables(chromium, tmp_path: Path) -> None:
 
 @slow
 def test_logging_in_and_out(chromium, tmp_path: Path) -> None:
-    (http_port,) = free_ports(1)
+    http_port = free_port()
     options = {
         "http.listener": http_port,
         "security.protocol.map": "FLUSS:SASL",
@@ -391,7 +383,7 @@ def test_logging_in_and_out(chromium, tmp_path: Path) -> None:
 @pytest.mark.skipif("FLUSS_SCREENSHOTS" not in os.environ, reason="FLUSS_SCREENSHOTS names no directory")
 def test_pictures_for_the_documentation(chromium, tmp_path: Path) -> None:
     directory = Path(os.environ["FLUSS_SCREENSHOTS"])
-    (http_port,) = free_ports(1)
+    http_port = free_port()
     with (
         embedded.start({"http.listener": http_port}, data_dir=tmp_path) as server,
         blocking.FlussConnection.create(server.config()) as connection,

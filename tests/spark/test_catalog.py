@@ -97,7 +97,7 @@ def test_a_stream_is_read_and_written_by_names_of_the_catalog(fs: FlussSpark, da
     rows = spark.readStream.table(f"fluss.{database}.source").where("size >= 15").select("id")
     writer = rows.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
     query = writer.toTable(f"fluss.{database}.target")
-    query.awaitTermination(120)
+    query.awaitTermination(600)
     assert "columns [id, size] where" in query._jsq.explainInternal(False)
     assert sorted(row.id for row in spark.table(f"fluss.{database}.target").collect()) == [15, 16, 17, 18, 19]
 

@@ -84,7 +84,7 @@ def test_a_stream_carries_a_table_into_another(
         limit = 2 if has_read_limits() else None
         rows = fs.read_stream(log_table, columns=["id", "name"], max_rows=limit)
         query = fs.write_stream(rows, keyed_table, checkpoint=checkpoint, trigger="available-now", query_name="copy")
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(600)
         assert fs.backlog(query) == 0
 
     run()
@@ -126,7 +126,7 @@ def test_times_are_given_in_the_zone_of_the_session_or_with_one(fs: FlussSpark, 
     assert fs.changelog(log_table, now - hour, now + hour).count() == 6
     stream = fs.read_stream(log_table, timestamp=there - hour)
     query = stream.writeStream.format("memory").queryName("hour").trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(600)
     assert fs.spark.table("hour").count() == 6
     fs.spark.catalog.dropTempView("hour")
 
@@ -169,7 +169,7 @@ def test_rows_of_one_key_are_written_in_the_order_of_the_sequence_column(
     query = fs.write_stream(
         stream, keyed_table, checkpoint=checkpoint, sequence_column="version", shuffle=3, trigger="available-now"
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(600)
     assert sorted_rows(fs.read(keyed_table)).equals(items(*((number, "v99", 99) for number in range(10))))
 
 
@@ -280,7 +280,7 @@ fs.write(spark.sql("SELECT id, concat('n', id) AS name FROM range(0, 1000, 1, 4)
 print("read", fs.read(f"{database}.log", filter="id >= 500").count())
 rows = fs.read_stream(f"{database}.log")
 query = fs.write_stream(rows, f"{database}.keyed", checkpoint=checkpoint, trigger="available-now", sequence_column="id")
-query.awaitTermination(90)
+query.awaitTermination(600)
 print("attached", fs.attach(database))
 spark.sql(f"INSERT INTO {database}.keyed SELECT id + 1000, name FROM {database}.log WHERE id < 10")
 print("keyed", spark.sql(f"SELECT count(*), max(id) FROM {database}.keyed").first())

@@ -218,7 +218,7 @@ def test_a_stream_reads_and_counts_only_what_its_query_needs(fs: FlussSpark, ord
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(120)
+    query.awaitTermination(600)
     assert sorted(row.id for row in fs.spark.table("pushed_stream").collect()) == [1, 3, 5, 7, 198, 199]
     # Of the real source, in whose place another one was planned.
     assert sum(progress.numInputRows for progress in query.recentProgress) == 6

@@ -124,7 +124,7 @@ def test_a_query_on_a_server_that_stays_away_ends_with_a_sentence(
     query.processAllAvailable()
     mortal_server.kill()
     with pytest.raises(Exception, match=f"127.0.0.1:{mortal_server.port}"):
-        query.awaitTermination(120)
+        query.awaitTermination(600)
     assert not query.isActive
     mortal_server.restart()
     with pytest.raises(FlussError, match="does not exist"):

@@ -15,7 +15,7 @@ from fluss import TablePath, blocking
 from fluss.spark import FlussSpark
 from tests.unit.spark.read.day_table import DayTable
 
-_TIMEOUT_S = 180
+_TIMEOUT_S = 600
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def test_whatever_writes_by_name_writes_to_fluss(
     fs.sql("CREATE TABLE db.copy (id BIGINT, name STRING, price DECIMAL(10, 2))")
     stream = spark.readStream.table("db.orders")
     query = stream.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True).toTable("db.copy")
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(600)
     assert rows(spark.table("db.copy")) == rows(spark.table("db.orders"))
 
 

@@ -26,7 +26,7 @@ from fluss.testing.cluster import ServerProcess
 from fluss.testing.waiting import eventually
 from tests.unit.spark.read.day_table import DayTable
 
-_TIMEOUT_S = 120
+_TIMEOUT_S = 600
 
 Row = dict[str, Any]
 

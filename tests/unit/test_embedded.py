@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -61,7 +62,6 @@ def wait_until_gone(process_id: int) -> None:
 
 @both_kinds
 def test_a_server_answers_and_leaves_nothing_behind(process: bool) -> None:
-    threads = set(threading.enumerate())
     begun = time.process_time()
     with fluss.embedded.start(process=process) as server:
         assert run(database_names(server.port)) == ["fluss"]
@@ -72,10 +72,29 @@ def test_a_server_answers_and_leaves_nothing_behind(process: bool) -> None:
         assert server.bootstrap_servers == f"127.0.0.1:{server.port}"
         assert repr(server) == f"EmbeddedServer(on 127.0.0.1:{server.port})"
     assert not data_dir.exists()
-    # The thread that gives memory back belongs to the process, and ends some seconds later.
-    eventually(lambda: set(threading.enumerate()) <= threads, "the end of the server's threads")
     assert (process_id == os.getpid()) is not process
     assert not process or not is_running(process_id)
+
+
+@both_kinds
+def test_a_server_leaves_no_threads_behind(process: bool) -> None:
+    # In a process of its own: here is a server for other tests, too, which starts threads when it needs them.
+    program = f"""
+        import threading, fluss.embedded
+        from fluss.net.channel import Channel
+        from fluss.net.transport import run
+        from fluss.testing.waiting import eventually
+
+        async def connect(port):
+            async with await Channel.connect("127.0.0.1", port):
+                pass
+
+        with fluss.embedded.start(process={process}) as server:
+            run(connect(server.port))
+        # The thread that gives memory back belongs to the process, and ends some seconds later.
+        eventually(lambda: threading.enumerate() == [threading.main_thread()], "the end of the server's threads")
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=600)
 
 
 async def test_a_server_works_in_async_with_and_does_not_block_the_loop() -> None:
@@ -118,6 +137,22 @@ def test_a_killed_server_comes_back_with_its_data() -> None:
         server.restart()
         assert set(run(database_names(server.port))) == {"fluss", "mine"}
         assert server.process_id != process_id
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a port cannot be kept")
+def test_nobody_else_gets_the_port_of_a_killed_server() -> None:
+    with fluss.embedded.start(process=True) as server:
+        server.kill()
+        address = "127.0.0.1", server.port
+        # Whoever asks for any free port is given none that could not be bound like this.
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(address)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
+        server.restart()
+        assert run(database_names(address[1])) == ["fluss"]
+    with socket.create_server(address):
+        """A server that was stopped keeps nothing."""
 
 
 def test_a_killed_server_need_not_come_back() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from fluss.testing.faultnet import FaultProxy, Faults
 from fluss.testing.waiting import eventually
+from tests.open_files import lasting_threads, open_files
 
 TIMEOUT_S = 120
 
@@ -171,16 +172,13 @@ def test_a_server_that_is_not_there_is_a_reset(proxy: FaultProxy) -> None:
 
 
 def test_stopping_leaves_neither_threads_nor_descriptors(echo_port: int) -> None:
-    def counts() -> tuple[int, int]:
-        return threading.active_count(), len(os.listdir("/proc/self/fd"))
-
-    before = counts()
+    threads, files = lasting_threads(), len(open_files())
     for _ in range(3):
         with FaultProxy(seed=1) as proxy:
             proxy.upstream_port = echo_port
             exchange(proxy, b"x")
     # The server's thread for the last connection may need a moment.
-    eventually(lambda: counts() == before)
+    eventually(lambda: lasting_threads() <= threads and len(open_files()) <= files)
     proxy.stop()
 
 

@@ -6,8 +6,10 @@ import asyncio
 import errno
 import logging
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -258,6 +260,24 @@ class Listener:
         for connection in list(self._connections):
             connection.check_time()
         self._schedule_check(loop)
+
+
+def keep_port(host: str, port: int) -> ExitStack:
+    """Keep the port of a server that comes back from those who ask for any free one; closing gives it up.
+
+    Nobody listens there: clients are refused as without it. Only Linux lets a server listen on a port that is kept by
+    a socket of its own; elsewhere nothing is kept. Nor is what cannot be: the server will say why when it is back.
+    """
+    kept = ExitStack()
+    if sys.platform == "linux":
+        with suppress(OSError):
+            for family, kind, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                place = kept.enter_context(socket.socket(family, kind))
+                place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    place.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                place.bind(address)
+    return kept
 
 
 def bind_problem(error: Exception, option: str) -> str:

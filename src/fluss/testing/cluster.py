@@ -14,11 +14,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Final, Self
 
 from fluss.errors import FlussError, NetworkError
 from fluss.net.channel import Channel
+from fluss.net.listener import keep_port
 from fluss.net.transport import run
 
 # Ends what hangs, and nothing else: on a machine that others keep busy a start may take minutes.
@@ -40,6 +42,8 @@ class ServerProcess:
         self._arguments = arguments
         self._environment = dict(environment or {})
         self._port = 0
+        # Nobody else gets the port while the server is away.
+        self._kept_port = ExitStack()
         self._process: subprocess.Popen[str] | None = None
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end of its owner
         # What the server said when it was ready, and the ports by listener name.
@@ -56,6 +60,7 @@ class ServerProcess:
             raise FlussError(f"the server ended with code {code} before it was ready:\n{self.log_text}")
         self.ports = {match["name"]: int(match["port"]) for match in _ADDRESS.finditer(self.ready_line)}
         self._port = self.port
+        self._kept_port.close()
         return self
 
     def _spawn(self) -> subprocess.Popen[str]:
@@ -114,6 +119,13 @@ class ServerProcess:
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
+            finally:
+                self._keep_port()
+
+    def _keep_port(self) -> None:
+        self._kept_port.close()
+        if self._port:
+            self._kept_port = keep_port("127.0.0.1", self._port)
 
     def stop(self) -> int:
         """Ask the server to stop, wait for it, and return its exit code."""
@@ -137,6 +149,7 @@ class ServerProcess:
                 self.start()
             except BaseException:
                 self._log.close()
+                self._kept_port.close()
                 raise
         return self
 
@@ -144,6 +157,7 @@ class ServerProcess:
         # A process that has ended by itself is not signalled any more.
         if self._process is not None:
             self.stop()
+        self._kept_port.close()
         self._log.close()
 
 

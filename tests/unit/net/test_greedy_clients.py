@@ -235,7 +235,9 @@ async def test_a_client_that_is_refused_for_ever_does_not_fill_the_log(caplog):
         refused = b"".join(frames.request_frame(9999, 0, 0, []))
         with caplog.at_level(logging.INFO, logger="fluss.net.server_connection"):
             await _push(client, refused * 1000)
+            last = "that are refused are not logged"
+            await eventually_async(lambda: any(record.getMessage().endswith(last) for record in caplog.records))
             await asyncio.sleep(0.05)
     messages = [record.getMessage() for record in caplog.records]
     assert len([message for message in messages if "is not served here" in message]) == 10
-    assert messages[-1].endswith("that are refused are not logged")
+    assert messages[-1].endswith(last)

@@ -385,9 +385,8 @@ async def test_a_handler_that_never_began_is_put_away_without_a_trace(scripted_t
     connection.buffer_updated(len(data))
     # The client is gone before the first handler took its first step: a coroutine that is never awaited would warn.
     connection.connection_lost(None)
-    await asyncio.sleep(0.01)
+    await eventually_async(lambda: connection.tasks == frozenset())
     assert begun == []
-    assert connection.tasks == frozenset()
     assert shared.request_memory.used_bytes == 0
 
 
@@ -656,7 +655,7 @@ async def test_stopping_lets_received_requests_finish_and_takes_no_new_ones():
     await eventually_async(lambda: len(begun) == 2)
     # What the others have sent lies in the socket by now, and the server reads while it waits.
     await asyncio.sleep(0.1)
-    stopping = asyncio.create_task(listener.stop(grace_s=5))
+    stopping = asyncio.create_task(listener.stop(grace_s=120))
     await asyncio.sleep(0.02)
     with pytest.raises(NetworkError):
         await _connect(listener)

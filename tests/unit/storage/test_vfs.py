@@ -3,6 +3,7 @@ Real files in a temporary directory, many threads, and a system call that writes
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -138,20 +139,23 @@ def test_readers_get_the_right_bytes_while_others_push_their_descriptors_out(tmp
     for path in paths:
         files.write(path, [path.name.encode() * 100], 0)
     is_over = threading.Event()
+    counts = [0] * 4
 
-    def read(seed: int) -> int:
-        count = 0
+    def read(seed: int) -> None:
         while not is_over.is_set():
-            path = paths[(seed + count * 7) % len(paths)]
+            path = paths[(seed + counts[seed] * 7) % len(paths)]
             assert files.read(path, 0, 10_000) == path.name.encode() * 100
-            count += 1
-        return count
+            counts[seed] += 1
 
     with ThreadPoolExecutor(4) as threads:
         jobs = [threads.submit(read, seed) for seed in range(4)]
         is_over.wait(0.3)
+        # On a busy machine one of them may not have had its turn so far.
+        while min(counts) <= 10 and not any(job.done() for job in jobs):
+            is_over.wait(0.01)
         is_over.set()
-        assert all(job.result() > 10 for job in jobs)
+        for job in jobs:
+            job.result()
     assert files.descriptor_count <= 3
     files.forget(tmp_path)
     assert open_below(tmp_path) == []
@@ -173,7 +177,10 @@ def test_a_replaced_file_is_read_new_or_old_but_never_mixed(files: OsFiles, tmp_
 
     with ThreadPoolExecutor(2) as threads:
         jobs = [threads.submit(read) for _ in range(2)]
-        for index in range(200):
+        for index in itertools.count():
+            # Until the readers, which may not get their turn on a busy machine, have seen some of it.
+            if (index >= 200 and len(seen) > 1) or any(job.done() for job in jobs):
+                break
             new = str(index % 10).encode()
             files.replace(path, new * 5000, durably=False)
             assert files.read(path, 0, 1) == new, "a read after the replacement sees the new content"

@@ -20,6 +20,7 @@ from fluss.schema.serde import schema_to_json
 from fluss.schema.table import TableBucket, TablePath
 from fluss.testing.waiting import eventually_async
 from tests.fakes.scripted_server import SCHEMA, ScriptedServer
+from tests.ports import free_port
 
 PATH = TablePath("fluss", "events")
 EXISTS = pb.DatabaseExistsRequest(database_name="fluss")
@@ -46,9 +47,9 @@ async def test_one_connection_per_role_serves_all_requests() -> None:
 
 
 async def test_a_restarted_server_is_reconnected_at_the_next_use() -> None:
-    server = ScriptedServer()
+    port = free_port()
+    server = ScriptedServer(port=port)
     await server.start()
-    port = server.port
     cluster = await Cluster.connect(server.config())
     await cluster.request_coordinator(apis.DATABASE_EXISTS, EXISTS)
     await cluster.refresh()

@@ -99,10 +99,11 @@ def test_a_bridged_call_on_the_librarys_own_loop_is_a_plain_await() -> None:
 
 
 def test_cancelling_a_bridged_call_leaves_the_work_alone() -> None:
+    released = threading.Event()
     finished = threading.Event()
 
     async def work() -> None:
-        await asyncio.sleep(0.05)
+        await asyncio.get_running_loop().run_in_executor(None, released.wait)
         finished.set()
 
     async def main() -> None:
@@ -110,6 +111,7 @@ def test_cancelling_a_bridged_call_leaves_the_work_alone() -> None:
             await asyncio.wait_for(runtime().bridge(work()), 0.01)
 
     asyncio.run(main())
+    released.set()
     assert finished.wait(120)
 
 

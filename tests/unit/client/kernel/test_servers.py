@@ -17,13 +17,7 @@ from fluss.protocol.api import ApiKey
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.protocol.sasl import UserTable
 from tests.fakes.scripted_server import ScriptedServer
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+from tests.ports import free_port
 
 
 class _Pauses:
@@ -71,7 +65,7 @@ def test_anything_else_is_refused_by_name(text: str) -> None:
 
 async def test_the_first_server_that_answers_is_enough() -> None:
     async with ScriptedServer() as server:
-        dead = f"127.0.0.1:{_free_port()}"
+        dead = f"127.0.0.1:{free_port()}"
         config = Config({"bootstrap.servers": f"not an address, {dead}, {server.address}, 127.0.0.1:1"})
         cluster = await Cluster.connect(config)
         assert [node.port for node in cluster.tablet_servers] == [server.port]
@@ -80,7 +74,7 @@ async def test_the_first_server_that_answers_is_enough() -> None:
 
 async def test_several_servers_are_each_tried_once_and_the_last_failure_to_connect_is_raised() -> None:
     pauses = _Pauses()
-    first, last = _free_port(), _free_port()
+    first, last = free_port(), free_port()
     config = Config({"bootstrap.servers": f"127.0.0.1:{first},127.0.0.1:{last},nonsense"})
     with pytest.raises(NetworkError, match=f"127.0.0.1:{last}") as caught:
         await Cluster.connect(config, sleep=pauses)
@@ -90,7 +84,7 @@ async def test_several_servers_are_each_tried_once_and_the_last_failure_to_conne
 
 async def test_a_single_server_gets_three_more_chances() -> None:
     pauses = _Pauses()
-    port = _free_port()
+    port = free_port()
     with pytest.raises(NetworkError, match=f"127.0.0.1:{port}") as caught:
         await Cluster.connect(Config({"bootstrap.servers": f"127.0.0.1:{port}"}), sleep=pauses)
     assert caught.value.error_code == 1
@@ -98,7 +92,7 @@ async def test_a_single_server_gets_three_more_chances() -> None:
 
 
 async def test_a_single_server_that_comes_up_meanwhile_is_found() -> None:
-    server = ScriptedServer(port=_free_port())
+    server = ScriptedServer(port=free_port())
 
     async def start_server(seconds: float) -> None:
         await server.start()

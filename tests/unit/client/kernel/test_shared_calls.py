@@ -11,6 +11,7 @@ import pytest
 
 from fluss.client.kernel.shared_calls import SharedCalls
 from fluss.errors import FlussError, NetworkError
+from fluss.testing.waiting import eventually_async
 
 
 class _Work:
@@ -78,8 +79,7 @@ async def test_a_call_that_came_after_the_next_one_began_waits_for_one_more() ->
     calls, first, later = SharedCalls(), _Work(), _Work()
     tasks = await _started(calls.join_next("key", first), calls.join_next("key", later))
     first.released.set()
-    await asyncio.sleep(0.01)
-    assert later.began == 1
+    await eventually_async(lambda: later.began == 1)
     tasks += await _started(calls.join_next("key", later))
     assert later.began == 1
     later.released.set()

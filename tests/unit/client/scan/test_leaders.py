@@ -7,7 +7,9 @@ import pyarrow as pa
 
 from fluss import EARLIEST_OFFSET, ErrorCode
 from fluss.client.kernel.runtime import runtime
+from fluss.net.listener import keep_port
 from fluss.schema.schema import Schema
+from fluss.testing.waiting import eventually
 from tests.fakes.scan_cluster import (
     PATH,
     ScanCluster,
@@ -74,8 +76,9 @@ def test_a_server_may_restart_under_a_scanner() -> None:
             servers.append(rows(3 * number))
             assert poll_rows(scanner, 3) == rows(3 * number)
             servers.stop_server(0)
-            assert scanner.poll(50).is_empty()
-            servers.start_server(0, port)
+            with keep_port("127.0.0.1", port):
+                assert scanner.poll(50).is_empty()
+                servers.start_server(0, port)
 
 
 def test_the_buckets_of_a_dead_server_are_read_from_the_next_one() -> None:
@@ -182,7 +185,8 @@ def test_idle_buckets_are_asked_for_with_the_same_bytes_again() -> None:
         scanner = client.records()
         scanner.subscribe_buckets({0: 0, 1: 0, 2: 0})
         scanner.poll(80)
-        group = next(iter(scanner._pipeline.fetcher._by_key.values())).group
+        (entry, *_) = scanner._pipeline.fetcher._by_key.values()
+        group = eventually(lambda: entry.group, "the first fetch")
         assert group is not None
         request = group.request(scanner._pipeline.fetcher._requests)
         scanner.poll(80)

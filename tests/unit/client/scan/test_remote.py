@@ -25,6 +25,7 @@ from fluss.protocol.bulk_messages import FetchedBucket
 from fluss.protocol.messages import fluss_pb2 as pb
 from fluss.record.log_batch import iter_batches
 from fluss.schema.table import TableBucket
+from fluss.testing.waiting import eventually
 from tests.fakes.scan_cluster import ScanCluster, client_of, poll_rows, poll_until_it_fails, scan_cluster
 from tests.unit.client.scan.test_log_scanner import rows
 
@@ -106,10 +107,11 @@ def test_pieces_smaller_than_a_batch_and_a_full_buffer_are_no_obstacle(
         scanner = client.records()
         scanner.subscribe(0, 0)
         scanner.poll(0)
-        held = []
+        buffer = scanner._pipeline.buffer
+        held = [eventually(lambda: buffer.bytes_held, "the first pieces")]
         for _ in range(10):
             runtime().run(asyncio.sleep(0.01))
-            held.append(scanner._pipeline.buffer.bytes_held)
+            held.append(buffer.bytes_held)
         assert 0 < max(held) < 2000
         assert poll_rows(scanner, 30) == rows(0, 30)
 

@@ -17,6 +17,7 @@ from fluss import EARLIEST_OFFSET, ChangeType, ErrorCode, FlussError, col
 from fluss.client.kernel.runtime import runtime
 from fluss.client.scan.fetch.polling import Delivery
 from fluss.client.scan.fetch.snapshot_fetcher import SnapshotLostError
+from fluss.net.listener import keep_port
 from fluss.net.transport import run
 from fluss.protocol.bulk_messages import ScanKvResponse
 from fluss.schema.schema import Column, Schema
@@ -111,8 +112,12 @@ def test_an_empty_bucket_goes_on_with_its_changes() -> None:
     with scan_cluster(KEYED, bucket_count=3) as servers, client_of(servers) as client:
         scanner = client.records()
         scanner.subscribe_from_snapshot()
-        assert scanner.poll(100).is_empty()
-        assert [offset for _, offset in scanner.get_subscribed_buckets()] == [0, 0, 0]
+
+        def positions() -> list[int]:
+            assert scanner.poll(100).is_empty()
+            return [offset for _, offset in scanner.get_subscribed_buckets()]
+
+        eventually(lambda: positions() == [0, 0, 0])
         servers.append([row(7)], bucket=1, change_types=[INSERT])
         (record,) = poll_records(scanner, 1)
         assert (record.row, record.offset, record.bucket.bucket_id) == (row(7), 0, 1)
@@ -303,7 +308,8 @@ def test_a_server_that_restarts_half_way_is_an_error_and_doubles_nothing(servers
         assert seen
         port = servers.servers[0].port
         servers.stop_server()
-        servers.start_server(port=port)
+        with keep_port("127.0.0.1", port):
+            servers.start_server(port=port)
 
         def poll() -> bool:
             seen.extend(record.row["id"] for record in scanner.poll(100))

@@ -76,7 +76,8 @@ def test_a_batch_leaves_when_it_is_full(server: WriteServer) -> None:
 
 def test_a_batch_leaves_when_its_first_row_has_waited_long_enough(server: WriteServer) -> None:
     server.add_table()
-    with client_of(server, writer__batch_timeout_ms=50) as client:
+    # Longer than it takes to append three rows, also on a busy machine.
+    with client_of(server, writer__batch_timeout_ms=2000) as client:
         writer = client.writer()
         handles = [writer.append([i, "x"]) for i in range(3)]
         assert not handles[0].done()

@@ -3,6 +3,7 @@ Shown over real sockets: a server loses connections, answers late, wrongly or no
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Iterator
@@ -474,7 +475,8 @@ def test_a_batch_that_may_come_late_fails_and_those_behind_it_go_on(server: Writ
 def test_a_request_that_comes_late_behind_a_gap_is_neither_stored_nor_taken_for_another(server: WriteServer) -> None:
     server.add_table()
     # The second one is on its way for longer than the client waits.
-    server.faults.extend([Fault(bucket_code=48), Fault(delay_s=1.5)])
+    arrival = asyncio.Event()
+    server.faults.extend([Fault(bucket_code=48), Fault(gate=arrival)])
     server.hold()
     with client_of(server, request_timeout=1000) as client:
         writer = client.writer()
@@ -484,6 +486,7 @@ def test_a_request_that_comes_late_behind_a_gap_is_neither_stored_nor_taken_for_
         assert outcome_of(first) == 48
         assert outcome_of(second) == 0
         assert server.in_progress == 1, "its first request has not come yet"
+        server.call(arrival.set)
         eventually(lambda: server.in_progress == 0)
         assert outcome_of(writer.append([2, "x"])) == 0
     assert server.ids() == [1, 2]

@@ -196,9 +196,16 @@ async def test_an_answer_that_only_says_try_again_is_held_back(tmp_path):
         began = loop.time()
         await server.lookup_answers({9: [b"k"]})
         assert loop.time() - began >= 0.07
-        began = loop.time()
-        await server.lookup_answers({9: [b"k"], 0: [server.key((1,))]})
-        assert loop.time() - began < 0.07, "there is something in it"
+
+
+async def test_an_answer_with_something_in_it_is_not_held_back(tmp_path):
+    # It would not come.
+    settings = replace(quick(), retry_answer_delay_ms=3_600_000)
+    async with serving_kv(tmp_path, settings=settings) as server:
+        await server.put((1, "x"))
+        missing, found = await server.lookup_answers({9: [b"k"], 0: [server.key((1,))]})
+        assert missing.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+        assert server.row(found.values[0].values) == (1, "x")
 
 
 async def test_more_than_an_answer_may_hold_is_refused_and_the_rest_is_answered(tmp_path):

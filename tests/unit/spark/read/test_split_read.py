@@ -3,9 +3,7 @@ Shown without Spark: with made-up changes, and with the tables of a server insid
 
 from __future__ import annotations
 
-import os
 import pickle
-import threading
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -33,6 +31,7 @@ from fluss.spark.read.split_read import SplitRead, _resized, binlog_batch, table
 from fluss.spark.type_mapping import view_schema
 from fluss.testing.waiting import eventually
 from tests.integration.keyed_tables import Tables, delete, upsert
+from tests.open_files import lasting_threads, open_files
 
 # Sizes of batches
 
@@ -254,16 +253,12 @@ def test_a_task_that_is_stopped_leaves_nothing_behind(reads: Reads) -> None:
         append(table, range(begin, begin + 20_000))
     read, splits = reads.planned(table)
     assert sum(batch.num_rows for batch in read.read(splits)) == 100_000
-    before = threads_and_files()
+    threads, files = lasting_threads(), len(open_files())
     for _ in range(3):
         batches = read.read(splits)
         next(batches)
         batches.close()
-    eventually(lambda: threads_and_files() == before)
-
-
-def threads_and_files() -> tuple[int, int]:
-    return threading.active_count(), len(os.listdir("/proc/self/fd"))
+    eventually(lambda: lasting_threads() <= threads and len(open_files()) <= files)
 
 
 def test_rows_that_do_not_come_are_an_error_that_names_the_option(reads: Reads) -> None:
