@@ -17,10 +17,13 @@ import pytest
 
 import fluss
 from fluss import aio, blocking, embedded
+from fluss.client.consume.membership import Membership
 from fluss.client.kernel.decode import BatchDecoder, DecodedBatch
+from fluss.client.kernel.runtime import runtime
 from fluss.client.scan.records import ScanRecord
+from fluss.errors import ConsumerFencedError
 from fluss.record.log_batch import LogBatch
-from fluss.testing.waiting import eventually
+from fluss.testing.waiting import eventually, eventually_async
 
 SCHEMA = pa.schema([("id", pa.int32())])
 POLL_MS = 1000
@@ -255,3 +258,36 @@ async def test_a_poll_that_is_cancelled_while_it_decodes_has_moved_nothing(
             assert [*scanner.position().values()] == [before]
             ids = [record.row["id"] for record in await scanner.poll(POLL_MS * 1000)]
             assert ids == list(range(len(ids)))
+
+
+async def test_a_member_whose_poll_is_cancelled_when_it_has_lost_its_buckets_is_told_so_by_the_next_call(
+    server: embedded.EmbeddedServer, connection: blocking.FlussConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create_table(connection)
+    leave = Membership.leave
+    is_leaving, may_leave = threading.Event(), threading.Event()
+
+    async def slow_leave(membership: Membership, *arguments: Any) -> None:
+        is_leaving.set()
+        await asyncio.to_thread(may_leave.wait, 60)
+        await leave(membership, *arguments)
+
+    async with await aio.FlussConnection.create(server.config()) as plain:
+        consumer = (await plain.get_table(table.table_path)).consumer("reader")
+        assert (await consumer.poll(POLL_MS * 1000))[0].row == {"id": 0}
+        membership = consumer._inner._membership
+        assert membership is not None
+        runtime().loop.call_soon_threadsafe(membership._fail, ConsumerFencedError("others have its buckets"))
+        await eventually_async(lambda: membership.failure is not None, "fencing the member")
+        monkeypatch.setattr(Membership, "leave", slow_leave)
+        reading = asyncio.ensure_future(consumer.poll(POLL_MS * 1000))
+        await asyncio.to_thread(is_leaving.wait, 60)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        may_leave.set()
+        # What was polled is read by others as well. A commit that returns would say that it is not.
+        with pytest.raises(ConsumerFencedError, match="others have its buckets"):
+            await consumer.commit()
+        assert (await consumer.poll(POLL_MS * 1000))[0].row == {"id": 0}
+        await consumer.close()

@@ -304,7 +304,7 @@ class Consumer(ServerMade):
 
     async def _lose(self) -> None:
         """Let go of everything that belonged to a membership."""
-        membership, self._membership = self._membership, None
+        membership = self._membership
         if membership is None:
             return
         self._stop_reading(list(self._epochs))
@@ -314,6 +314,8 @@ class Consumer(ServerMade):
         if self._forget is not None:
             self._forget.detach()
         await self._runtime.bridge(membership.leave())
+        # Not before: if a call is cancelled while it waits here, the next one says why the membership has ended.
+        self._membership = None
 
     async def _follow_group(self, membership: Membership, scanner: LogScanner[Any]) -> None:
         """Release and begin with buckets, if the group has changed."""
