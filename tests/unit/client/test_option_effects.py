@@ -62,16 +62,16 @@ def test_connecting_takes_no_longer_than_the_connect_timeout() -> None:
 
 
 def test_a_fetch_may_take_the_time_to_wait_beside_the_request_timeout(caplog: pytest.LogCaptureFixture) -> None:
-    options = {"request__timeout": 1000, "scanner_log_fetch_wait__max__time__ms": 1500}
+    options = {"request__timeout": 3000, "scanner_log_fetch_wait__max__time__ms": 3500}
     with scanning.scan_cluster() as servers, scanning.client_of(servers, **options) as client:
         scanner = client.records()
         scanner.subscribe(0, 0)
         with caplog.at_level(logging.INFO, "fluss.client"):
             began_s = time.monotonic()
-            assert scanner.poll(2000).is_empty()
+            assert scanner.poll(4000).is_empty()
         assert "could not be asked" not in caplog.text
         fetches = servers.call(lambda: len(servers.fetches))
-        assert fetches <= 2 + (time.monotonic() - began_s) / 1.5, "each one waited"
+        assert fetches <= 2 + (time.monotonic() - began_s) / 3.5, "each one waited"
 
 
 # Batches

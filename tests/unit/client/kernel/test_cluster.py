@@ -99,7 +99,7 @@ async def test_a_request_without_an_answer_is_code_25_and_the_connection_stays()
         return pb.DatabaseExistsResponse(exists=False)
 
     async with ScriptedServer(handlers={ApiKey.DATABASE_EXISTS: answer}) as server:
-        cluster = await Cluster.connect(Config({"bootstrap.servers": server.address, "request-timeout": 1000}))
+        cluster = await Cluster.connect(Config({"bootstrap.servers": server.address, "request-timeout": 3000}))
         with pytest.raises(RequestTimeoutError, match="timed out"):
             await cluster.request_coordinator(apis.DATABASE_EXISTS, EXISTS)
         with pytest.raises(RequestTimeoutError, match=r"within 0.01 s"):

@@ -308,7 +308,7 @@ def test_what_does_not_pass_is_raised_with_its_code(server: LookupServer) -> Non
     assert (caught.value.error_code, len(server.requests)) == (48, 1)
     server.default_fault = Fault(bucket_code=11)
     with pytest.raises(FlussError) as caught:
-        look_up_many(server, [[1]], request_timeout=1000)
+        look_up_many(server, [[1]], request_timeout=3000)
     assert caught.value.error_code == 11
 
 

@@ -281,7 +281,7 @@ async def test_retries_are_counted(server: LookupServer) -> None:
 
 
 async def test_retries_end_with_the_request_timeout(server: LookupServer) -> None:
-    async with lookuper_of_users(server, request_timeout=1000) as lookuper:
+    async with lookuper_of_users(server, request_timeout=3000) as lookuper:
         server.default_fault = Fault(bucket_code=ErrorCode.KV_STORAGE_EXCEPTION)
         started = time.monotonic()
         with pytest.raises(FlussError) as caught:
@@ -306,7 +306,7 @@ def test_pauses_get_longer_up_to_a_limit() -> None:
 async def test_a_server_that_says_nothing_is_given_up_after_the_request_timeout(server: LookupServer) -> None:
     # The first request keeps the others from being sent, and they have an end all the same.
     async with lookuper_of_users(
-        server, request_timeout=1000, lookup__max_batch_size=10, lookup__max_inflight_requests=1
+        server, request_timeout=3000, lookup__max_batch_size=10, lookup__max_inflight_requests=1
     ) as lookuper:
         await lookuper.lookup([0])
         server.hold()
@@ -386,7 +386,7 @@ async def test_a_bucket_without_a_leader_is_waited_for(server: LookupServer) -> 
 
 async def test_a_bucket_that_gets_no_leader_is_code_44_in_the_end(server: LookupServer) -> None:
     server.add_table(leaders=[None])
-    async with lookuper_of(server, request_timeout=1000) as lookuper:
+    async with lookuper_of(server, request_timeout=3000) as lookuper:
         with pytest.raises(FlussError, match="no leader") as caught:
             await lookuper.lookup([1])
         assert caught.value.error_code == ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION

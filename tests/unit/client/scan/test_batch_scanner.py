@@ -100,7 +100,7 @@ async def test_a_bucket_without_a_leader_is_code_44(servers: ScanCluster) -> Non
         servers.publish()
 
     servers.call(lose)
-    with client_of(servers, request__timeout=300) as client:
+    with client_of(servers, request__timeout=3000) as client:
         with pytest.raises(FlussError, match="No leader found") as error:
             await scan(client, 1).next_batch()
         assert error.value.error_code == 44

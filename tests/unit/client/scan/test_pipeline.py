@@ -147,7 +147,7 @@ def test_an_error_is_raised_and_nothing_has_moved(client: Client, servers: ScanC
 def test_a_server_that_never_has_the_records_is_given_up(servers: ScanCluster) -> None:
     servers.append(rows(0), bucket=1)
     servers.standing_answers[None, 0] = FetchedBucket(0, error_code=10, error_message="disk trouble")
-    with client_of(servers, request__timeout=1000) as client:
+    with client_of(servers, request__timeout=3000) as client:
         scanner = client.batches()
         scanner.subscribe(0, 0)
         with pytest.raises(FlussError, match="disk trouble") as error:

@@ -496,7 +496,7 @@ def test_a_bounded_read_does_not_begin_in_the_middle_of_a_snapshot(servers: Scan
 def test_a_bounded_read_that_gets_no_rows_says_why(servers: ScanCluster) -> None:
     refused = ScanKvResponse(error_code=ErrorCode.TOO_MANY_SCANNERS, error_message="too many sessions")
     servers.call(lambda: servers.scan_answers.extend([refused] * 1000))
-    with client_of(servers, request__timeout=1000) as client:
+    with client_of(servers, request__timeout=3000) as client:
         scanner = client.changes()
         scanner.subscribe_from_snapshot()
         with pytest.raises(FlussError, match="too many sessions"):

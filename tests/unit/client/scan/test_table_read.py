@@ -238,7 +238,7 @@ def test_a_table_without_leaders_is_an_error_in_the_end(old_servers: ScanCluster
     old_servers.call(lambda: old_servers.leaders.update({(None, 1): 9}))
     old_servers.call(old_servers.publish)
     with (
-        client_of(old_servers, request__timeout=300) as client,
+        client_of(old_servers, request__timeout=3000) as client,
         pytest.raises(FlussError, match=r"No leader found for table bucket .*bucket=1") as caught,
     ):
         client.scan().to_arrow()

@@ -504,7 +504,7 @@ def test_a_refused_batch_fails_its_rows_and_no_others(server: WriteServer) -> No
 def test_a_schema_that_a_server_has_not_heard_of_yet_is_waited_for_and_not_for_ever(server: WriteServer) -> None:
     server.add_kv_table()
     server.faults.append(Fault(bucket_code=ErrorCode.SCHEMA_NOT_EXIST))
-    with client_of(server, request_timeout=1000) as client:
+    with client_of(server, request_timeout=3000) as client:
         writer = writer_of(client)
         writer.upsert([1, "a", 1]).result(120)
         server.default_fault = Fault(bucket_code=ErrorCode.SCHEMA_NOT_EXIST)
