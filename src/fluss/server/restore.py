@@ -50,7 +50,13 @@ from fluss.storage.backup.restore_note import RestoreNote
 from fluss.storage.backup.tails import read_piece
 from fluss.storage.kv.snapshots.remote_snapshot import load_snapshot
 from fluss.storage.log.checkpoint_file import encode_checkpoint
-from fluss.storage.log.file_names import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, LogFileKind, damaged
+from fluss.storage.log.file_names import (
+    HIGH_WATERMARK_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    RESTORED_CHECKPOINT,
+    LogFileKind,
+    damaged,
+)
 from fluss.storage.log.remote_log import get_manifest
 from fluss.storage.log.remote_manifest import RemoteSegment, remote_file_path
 from fluss.storage.log.writer_state import decode_writer_snapshot
@@ -156,7 +162,7 @@ def _note_logs(store: RemoteStore, point: BackupPoint, metadata: Path, data_dir:
         (entry for entry in ends.items() if entry[1]),
         key=lambda entry: (entry[0].table_id, entry[0].partition_id or -1, entry[0].bucket_id),
     )
-    for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT):
+    for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, RESTORED_CHECKPOINT):
         files.replace(data_dir / name, encode_checkpoint(dict(ordered)))
 
 

@@ -280,12 +280,12 @@ def recovered(calls: TieringCalls, info: TableInfo, lake_table: IcebergTable, kn
             f"the lake table away, then switch '{LAKE_ENABLED.key}' off and on",
             ErrorCode.LAKE_TABLE_ALREADY_EXIST,
         )
+    calls.commit(info.table_id, tiered.snapshot_id, path)
     logger.warning(
-        "the lake has snapshot %d of %s, which Fluss does not know: a service was interrupted; it is registered now",
+        "the lake has snapshot %d of %s, which Fluss did not know: a service was interrupted; it is registered now",
         tiered.snapshot_id,
         info.table_path,
     )
-    calls.commit(info.table_id, tiered.snapshot_id, path)
     return True
 
 

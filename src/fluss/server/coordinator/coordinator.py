@@ -10,7 +10,7 @@ from pathlib import Path
 from fluss.server.authorizer import Authorizer
 from fluss.server.coordinator.catalog import Catalog
 from fluss.server.coordinator.dynamic_configs import DynamicConfigs
-from fluss.server.coordinator.lake_snapshots import LakeOffsetsFiles, LakeSnapshots
+from fluss.server.coordinator.lake_snapshots import LakeHistory, LakeOffsetsFiles, LakeSnapshots
 from fluss.server.coordinator.lake_tiering import LakeTiering
 from fluss.server.coordinator.metadata.metadata_store import FILE_NAME, MetadataStore
 from fluss.server.coordinator.nodes import Nodes, ServerTags
@@ -88,7 +88,9 @@ class Coordinator:
                 writer_ids=await WriterIds.open(store),
                 row_ids=RowIds(store),
                 producers=await ProducerRegistry.open(store, settings, clock=clock),
-                lake_snapshots=await LakeSnapshots.open(catalog, store.lake_snapshots, files),
+                lake_snapshots=await LakeSnapshots.open(
+                    catalog, store.lake_snapshots, files, LakeHistory(*await store.load_history(), data_dir)
+                ),
                 lake_tiering=LakeTiering(catalog, await store.next_coordinator_epoch(), clock),
                 tokens=tokens or SecurityTokens(None, FileSystemOptions({})),
                 settings=settings,

@@ -9,7 +9,10 @@ An offsets file is JSON in remote storage, written once and never changed:
     {"version":1,"table_id":7,"bucket_offsets":[120,-1,98]}
     {"version":1,"table_id":7,"partition_offsets":[{"partition_id":3,"bucket_offsets":[5]}]}
 
-The index is the bucket; -1 says that the lake knows nothing of it.
+The index is the bucket; -1 says that the lake knows nothing of it. A server that was restored from a backup adds the
+number of its history: ``"history":123``. Files of the time before its restore are registered only if their offsets are
+not behind the ends that logs had in the backup: what the lake has there is in no log, and its offsets are given out
+anew.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -27,9 +31,12 @@ from fluss.buffers import BytesLike
 from fluss.errors import ErrorCode, FlussError
 from fluss.json_object import parse_object, write_json
 from fluss.schema.table import TableBucket, TablePath
+from fluss.schema.table_options import LAKE_ENABLED
 from fluss.server.coordinator.catalog import Catalog
 from fluss.server.coordinator.metadata.metadata_store import LakeEntry, LakeSnapshotTable
-from fluss.server.model import Table
+from fluss.server.model import Table, format_bucket
+from fluss.storage.log.checkpoint_file import decode_checkpoint_columns
+from fluss.storage.log.file_names import RESTORED_CHECKPOINT
 from fluss.storage.remote.file_systems import FileSystemOptions, check_location, open_objects
 from fluss.storage.remote.removal_gate import RemovalGate
 from fluss.storage.remote.store import RemoteStore, RemoteTraffic
@@ -42,6 +49,35 @@ _PREPARED_MAX: Final = 16
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class LakeHistory:
+    """The history that a server writes, since it was restored from a backup, and the one that it goes on from.
+
+    Both are 0 for one that was not restored.
+    """
+
+    number: int
+    before: int
+    data_dir: Path
+    files: Files = field(default_factory=OsFiles)
+
+    def ends(self, table: Table) -> dict[TableBucket, int]:
+        """Return where the logs of a table ended in the backup; those that were empty are left out. Blocking."""
+        path = self.data_dir / RESTORED_CHECKPOINT
+        if not self.files.exists(path):
+            return {}
+        columns = decode_checkpoint_columns(self.files.read(path, 0, self.files.size(path)), str(path))
+        self.files.forget(path)
+        return {
+            TableBucket.new_with_partition(table.table_id, partition_id, bucket_id): end
+            for (_, partition_id), ends in columns.groups(
+                lambda group_id: table.bucket_count if group_id[0] == table.table_id else None
+            )
+            for bucket_id, end in enumerate(ends)
+            if end
+        }
+
+
 class LakeSnapshots:
     """The snapshots of all lake tables. Belongs to one event loop; files are read and written in threads."""
 
@@ -51,10 +87,12 @@ class LakeSnapshots:
         table: LakeSnapshotTable,
         files: LakeOffsetsFiles,
         entries: Mapping[int, Sequence[LakeEntry]],
+        history: LakeHistory,
     ) -> None:
         self._catalog = catalog
         self._table = table
         self._files = files
+        self._history = history
         self._entries: dict[int, list[LakeEntry]] = {table_id: list(each) for table_id, each in entries.items()}
         # The paths of tables with files, to find these when they have been dropped.
         self._paths: dict[int, TablePath] = {}
@@ -70,8 +108,10 @@ class LakeSnapshots:
         self._lock = asyncio.Lock()
 
     @classmethod
-    async def open(cls, catalog: Catalog, table: LakeSnapshotTable, files: LakeOffsetsFiles) -> LakeSnapshots:
-        return cls(catalog, table, files, await table.load())
+    async def open(
+        cls, catalog: Catalog, table: LakeSnapshotTable, files: LakeOffsetsFiles, history: LakeHistory
+    ) -> LakeSnapshots:
+        return cls(catalog, table, files, await table.load(), history)
 
     def attach(self, gate: RemovalGate) -> None:
         """Say when files may be removed. Without it, that is as soon as nothing names them."""
@@ -145,7 +185,7 @@ class LakeSnapshots:
         if table.is_partitioned:
             ids = {partition.partition_id for partition in self._catalog.partitions_of(table.table_id).values()}
             merged = {bucket: offset for bucket, offset in merged.items() if bucket.partition_id in ids}
-        file_path = await asyncio.to_thread(self._files.write, table.path, table.table_id, merged)
+        file_path = await asyncio.to_thread(self._files.write, table.path, table.table_id, merged, self._history.number)
         self._paths[table.table_id] = table.path
         prepared = self._prepared.setdefault(table.table_id, [])
         prepared.append(file_path)
@@ -158,13 +198,14 @@ class LakeSnapshots:
         """Register a snapshot as the newest of a table, unless it is there already and others came after it.
 
         Without ``earliest_id_to_keep`` older ones are forgotten; with the id of one, those before it are; with any
-        other id none is. Raises code 53 if a file of offsets is not one of this table.
+        other id none is. Raises code 53 if a file of offsets is not one of this table, or if it is of the time before
+        this server was restored from a backup and has offsets that no log had there.
         """
         async with self._lock:
-            offsets = await self._read(table, entry.tiered_offsets_path)
-            if entry.readable_offsets_path not in (None, entry.tiered_offsets_path):
-                await self._read(table, entry.readable_offsets_path)
             before = self._entries.get(table.table_id, [])
+            offsets = await asyncio.to_thread(self._read_new, table, entry, entry.tiered_offsets_path, before)
+            if entry.readable_offsets_path not in (None, entry.tiered_offsets_path):
+                await asyncio.to_thread(self._read_new, table, entry, entry.readable_offsets_path, before)
             if any(_is_repeated(entry, each) for each in before[:-1]):
                 # From a service that was away while another one went on from there.
                 return
@@ -179,6 +220,33 @@ class LakeSnapshots:
             prepared = self._prepared.get(table.table_id, [])
             prepared[:] = [path for path in prepared if path not in paths]
         await self._remove_unnamed(table, _paths_of(before) - paths)
+
+    def _read_new(
+        self, table: Table, entry: LakeEntry, file_path: str, before: Sequence[LakeEntry]
+    ) -> dict[TableBucket, int]:
+        """Read a file that is to be registered. Blocking; raises what ``commit`` does."""
+        if not self._history.number or file_path in _paths_of(before):
+            return self._files.read(table.path, table.table_id, file_path)
+        try:
+            history, offsets = self._files.load(table.path, table.table_id, file_path)
+        except FlussError as error:
+            if error.error_code != ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
+                raise
+            # Of a directory that was somewhere else when the lost server wrote it, or written after it was copied.
+            raise _of_lost_server(table, entry, before, f"{error.message}. It may be one of the lost server") from None
+        if history == self._history.number:
+            return offsets
+        ends = self._history.ends(table)
+        for bucket, offset in offsets.items():
+            if offset > (end := ends.get(bucket, 0)):
+                raise _of_lost_server(
+                    *(table, entry, before),
+                    f"The lake has records of {format_bucket(bucket)} up to offset {offset}, and the log in the backup "
+                    f"ended at {end}",
+                )
+        if history != self._history.before:
+            raise _of_lost_server(table, entry, before, "It was made before an earlier restore")
+        return offsets
 
     async def forget(self, table: Table) -> None:
         """Forget all snapshots of a table: its lake begins anew."""
@@ -264,6 +332,19 @@ def _paths_of(entries: Sequence[LakeEntry]) -> set[str]:
     return paths | {entry.readable_offsets_path for entry in entries if entry.readable_offsets_path is not None}
 
 
+def _of_lost_server(table: Table, entry: LakeEntry, before: Sequence[LakeEntry], reason: str) -> FlussError:
+    """Return the error of a snapshot that cannot be registered after a restore; see ``LakeHistory``."""
+    back = ""
+    if before:
+        back = f"set the branch main of the lake table back to the snapshot {before[-1].snapshot_id}, or "
+    return _invalid(
+        f"The lake snapshot {entry.snapshot_id} of {table.path} is not taken over: this server was restored from a "
+        f"backup that is older. {reason}. Readers keep what Fluss knows of the lake, and nothing more is tiered. To "
+        f"go on without what only the lake has, {back}move the lake table away, then switch '{LAKE_ENABLED.key}' off "
+        "and on"
+    )
+
+
 _UNKNOWN: Final = -1
 _VERSION: Final = 1
 # No name of a database: those have no dots.
@@ -291,15 +372,19 @@ class LakeOffsetsFiles:
         of_machine = files or OsFiles()
         return cls(places, lambda place: RemoteStore(open_objects(place, options, of_machine), RemoteTraffic()))
 
-    def write(self, path: TablePath, table_id: int, offsets: Mapping[TableBucket, int]) -> str:
+    def write(self, path: TablePath, table_id: int, offsets: Mapping[TableBucket, int], history: int = 0) -> str:
         """Write a new file, and return where it is."""
         location = self._locations[0]
         name = f"{_directory(path, table_id)}/metadata/{uuid4()}.offsets"
-        self._store(location).put(name, _to_json(table_id, offsets))
+        self._store(location).put(name, _to_json(table_id, offsets, history))
         return f"{location}/{name}"
 
     def read(self, path: TablePath, table_id: int, file_path: str) -> dict[TableBucket, int]:
         """Read a file of this table. Anything that is none is a FlussError, and is not looked at."""
+        return self.load(path, table_id, file_path)[1]
+
+    def load(self, path: TablePath, table_id: int, file_path: str) -> tuple[int, dict[TableBucket, int]]:
+        """Read a file with the number of its history, see ``LakeHistory``."""
         location, name = self._split(path, table_id, file_path)
         try:
             data = self._store(location).get(name)
@@ -344,11 +429,13 @@ def _directory(path: TablePath, table_id: int) -> str:
     return f"lake/{path.database_name}/{path.table_name}-{table_id}"
 
 
-def _to_json(table_id: int, offsets: Mapping[TableBucket, int]) -> bytes:
+def _to_json(table_id: int, offsets: Mapping[TableBucket, int], history: int) -> bytes:
     groups: defaultdict[int | None, dict[int, int]] = defaultdict(dict)
     for bucket, offset in offsets.items():
         groups[bucket.partition_id][bucket.bucket_id] = offset
     value: dict[str, Any] = {"version": _VERSION, "table_id": table_id}
+    if history:
+        value["history"] = history
     if None in groups:
         value["bucket_offsets"] = _array(groups[None])
     elif groups:
@@ -363,7 +450,7 @@ def _array(by_bucket: Mapping[int, int]) -> list[int]:
     return [by_bucket.get(bucket_id, _UNKNOWN) for bucket_id in range(max(by_bucket) + 1)]
 
 
-def _from_json(table_id: int, data: BytesLike) -> dict[TableBucket, int]:
+def _from_json(table_id: int, data: BytesLike) -> tuple[int, dict[TableBucket, int]]:
     fields = parse_object(data)
     if (version := fields.integer("version")) != _VERSION:
         raise FlussError(f"it has version {version}")
@@ -375,7 +462,7 @@ def _from_json(table_id: int, data: BytesLike) -> dict[TableBucket, int]:
         groups += [(each.integer("partition_id"), each.integers("bucket_offsets")) for each in partitions]
     if fields.has("bucket_offsets"):
         groups.append((None, fields.integers("bucket_offsets")))
-    return {
+    return fields.integer("history", lowest=0) if fields.has("history") else 0, {
         TableBucket.new_with_partition(table_id, partition_id, bucket_id): offset
         for partition_id, offsets in groups
         for bucket_id, offset in enumerate(offsets)

@@ -44,6 +44,8 @@ DELETED_SUFFIX = ".deleted"
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "high-watermark-checkpoint"
 CLEAN_SHUTDOWN_MARKER = ".fluss_cleanshutdown"
+# Where logs ended in the backup that the directory was made from.
+RESTORED_CHECKPOINT = "restored.checkpoint"
 
 
 class LogFileKind(StrEnum):

@@ -14,6 +14,11 @@ import pytest
 
 from fluss.protocol import api as apis
 from fluss.protocol.messages import fluss_pb2 as pb
+from fluss.schema.table import TableBucket
+from fluss.server.coordinator.metadata.metadata_backup import adapt
+from fluss.server.coordinator.metadata.metadata_store import FILE_NAME
+from fluss.storage.log.checkpoint_file import encode_checkpoint
+from fluss.storage.log.file_names import RESTORED_CHECKPOINT
 from fluss.storage.remote.removal_gate import RemovalGate
 from tests.unit.server.coordinator.support import descriptor, path, spec
 
@@ -251,6 +256,52 @@ async def test_files_of_rounds_that_were_not_committed_are_few(make_cluster):
         await cluster.coordinator.lake_snapshots.forget_dropped()
         assert not directory.exists()
         assert not uncommitted.parent.exists()
+
+
+async def test_offsets_that_no_log_had_when_the_server_was_restored_are_refused(make_cluster, tmp_path, clock):
+    def restored(table, ends):
+        adapt(tmp_path / FILE_NAME, moved={})
+        offsets = {TableBucket(table.table_id, bucket): end for bucket, end in ends.items()}
+        (tmp_path / RESTORED_CHECKPOINT).write_bytes(encode_checkpoint(offsets))
+
+    async def prepared(cluster, offsets):
+        return (await prepare(cluster, table, offsets)).lake_table_offsets_path
+
+    keep_all = {"earliest_snapshot_id_to_keep": -1}
+    async with make_cluster(initial_configs=PAIMON) as cluster:
+        table = await cluster.create("fluss.t", descriptor(bucket_count=2, properties=LAKE))
+        clock.now_ms += FRESHNESS_MS
+        assert await handed(cluster) == (table.table_id, 1)
+        registered = await tiered(cluster, table, 1, {0: 5})
+        within, ahead, also_ahead = [
+            await prepared(cluster, offsets) for offsets in ({0: 10, 1: 2}, {0: 10, 1: 3}, {0: 11})
+        ]
+    restored(table, {0: 10, 1: 2})
+    async with make_cluster(initial_configs=PAIMON) as cluster:
+        for path_of_lost in (ahead, also_ahead):
+            assert await commit(cluster, table, 2, path_of_lost, **keep_all) == 53
+        assert await commit(cluster, table, 2, f"{within}.offsets", **keep_all) == 53
+        assert await found(cluster, table) == (1, {0: 5})
+        assert await commit(cluster, table, 1, registered, **keep_all) == 0
+        assert await commit(cluster, table, 3, within, readable_bucket_offsets_file_path=ahead, **keep_all) == 53
+        assert await commit(cluster, table, 3, within, **keep_all) == 0
+        own = await tiered(cluster, table, 4, {0: 40, 1: 3}, **keep_all)
+        assert json.loads(Path(own).read_text())["history"] > 0
+        assert await commit(cluster, table, 2, ahead, **keep_all) == 53, "however far the lake has come since"
+        assert await found(cluster, table) == (4, {0: 40, 1: 3})
+        clock.now_ms += FRESHNESS_MS
+        assert await handed(cluster) == (table.table_id, 1)
+        for epoch in (0, 1, 2):
+            report = (table.table_id, epoch, 1)
+            assert await report_code(cluster, "tiering", report) == 23, "the lost server may have been started again"
+        unregistered = [await prepared(cluster, offsets) for offsets in ({0: 50}, {0: 61})]
+    restored(table, {0: 60, 1: 60})
+    async with make_cluster(initial_configs=PAIMON) as cluster:
+        assert await found(cluster, table) == (4, {0: 40, 1: 3})
+        assert await commit(cluster, table, 2, ahead, **keep_all) == 53, "of another history, with other records"
+        assert await commit(cluster, table, 5, unregistered[1], **keep_all) == 53
+        assert await commit(cluster, table, 5, unregistered[0], **keep_all) == 0
+        assert await found(cluster, table) == (5, {0: 50, 1: 3})
 
 
 async def test_files_stay_as_long_as_a_backup_names_them(make_cluster):

@@ -6,6 +6,7 @@ table that is created next must not have the id of one that was lost, nor a writ
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -14,11 +15,21 @@ from typing import Final
 
 from fluss.errors import ErrorCode, FlussError
 from fluss.schema.table import TableBucket
-from fluss.server.coordinator.metadata.metadata_store import PARTITION_ID, TABLE_ID, WRITER_ID, MetadataStore
+from fluss.server.coordinator.metadata.metadata_store import (
+    COORDINATOR_EPOCH,
+    HISTORY,
+    HISTORY_BEFORE,
+    PARTITION_ID,
+    TABLE_ID,
+    WRITER_ID,
+    MetadataStore,
+)
 from fluss.server.model import KvSnapshotEntry, RemoteLogEntry
 
-# More than a server can have given out between two backups.
-_GAPS: Final = {TABLE_ID: 1_000_000, PARTITION_ID: 1_000_000, WRITER_ID: 2**32}
+# More than a server can have given out between two backups. By the epoch services are told that rounds of tiering which
+# they planned from what the lost server had are not theirs any more.
+_GAPS: Final = {TABLE_ID: 1_000_000, PARTITION_ID: 1_000_000, WRITER_ID: 2**32, COORDINATOR_EPOCH: 1_000}
+_HISTORY_BITS: Final = 48
 _SNAPSHOT_ID_GAP: Final = 1_000_000
 # Names of directories. A writer to remote storage must not choose where on this machine they are.
 _NAMES: Final = (
@@ -99,7 +110,8 @@ def adapt(path: Path, *, moved: Mapping[str, str]) -> None:
     """Make the metadata of a lost server those of its successor. Blocking.
 
     New ids are given out behind a gap; what the lost server has put into remote storage since, and nothing names, is
-    looked for; and remote storage is where it is now: new places by old ones.
+    looked for; and remote storage is where it is now: new places by old ones. A new history begins: at an offset of a
+    log there may be another record than the lost server had there.
     """
     with closing(sqlite3.connect(path)) as connection, connection:
         for name, gap in _GAPS.items():
@@ -107,6 +119,12 @@ def adapt(path: Path, *, moved: Mapping[str, str]) -> None:
                 "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value_next = value_next + ?",
                 (name, gap, gap),
             )
+        row = connection.execute("SELECT value_next FROM counters WHERE name = ?", (HISTORY,)).fetchone()
+        connection.executemany(
+            "REPLACE INTO counters VALUES (?, ?)",
+            # By chance, because two servers may be restored from one backup, one after the other.
+            [(HISTORY_BEFORE, 0 if row is None else row[0]), (HISTORY, secrets.randbits(_HISTORY_BITS) + 1)],
+        )
         connection.execute("UPDATE kv_snapshot_buckets SET is_dirty = 1, next_id = next_id + ?", (_SNAPSHOT_ID_GAP,))
         connection.execute("UPDATE remote_logs SET is_dirty = 1")
         for old, new in moved.items():

@@ -66,7 +66,10 @@ FILE_NAME: Final = "metadata.sqlite"
 TABLE_ID: Final = "table_id"
 PARTITION_ID: Final = "partition_id"
 WRITER_ID: Final = "writer_id"
-_COORDINATOR_EPOCH: Final = "coordinator_epoch"
+COORDINATOR_EPOCH: Final = "coordinator_epoch"
+# Each restore from a backup begins a history; the number of the one that it goes on from.
+HISTORY: Final = "history"
+HISTORY_BEFORE: Final = "history_before"
 _ROW_ID_FIRST: Final = 1
 _SELECT_DROPPED: Final = "SELECT * FROM dropped_partitions ORDER BY dropped_ms, partition_id"
 
@@ -112,11 +115,17 @@ class MetadataStore:
         """Count the starts of coordinators, and return the number of this one; the first is 0."""
 
         def count(connection: sqlite3.Connection) -> int:
-            epoch = _counter(connection, _COORDINATOR_EPOCH)
-            _set_counter(connection, _COORDINATOR_EPOCH, epoch + 1)
+            epoch = _counter(connection, COORDINATOR_EPOCH)
+            _set_counter(connection, COORDINATOR_EPOCH, epoch + 1)
             return epoch
 
         return await self._file.write(count)
+
+    async def load_history(self) -> tuple[int, int]:
+        """Return the number of the history that this server writes, 0 if it was not restored, and of the one before."""
+        return await self._file.read(
+            lambda connection: (_counter(connection, HISTORY), _counter(connection, HISTORY_BEFORE))
+        )
 
     # Databases
 
