@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,10 @@ import pytest
 from fluss import FlussTable, embedded
 from fluss.client.bulk import lake_snapshot_of, wait_for
 from fluss.errors import ErrorCode, FlussError
+from fluss.server.coordinator.metadata.metadata_backup import MetadataBackup
+from fluss.server.tablet.remote import backup
+from fluss.storage.backup.points import BackupPoint, put_point
+from fluss.storage.remote.store import RemoteStore
 
 pytest.importorskip("pyiceberg", reason="a lake needs pyiceberg")
 
@@ -220,3 +225,56 @@ def test_a_lake_that_is_ahead_is_not_taken_over_after_another_restore(disaster: 
                 assert "It was made before an earlier restore" in message
                 assert "To go on without what only the lake has, move the lake table away" in message
                 assert read(table) == ordered([*rows(0, 5), *rows(5, 20, "new")])
+
+
+def test_what_comes_to_a_lake_while_a_backup_is_made_is_in_its_logs(
+    disaster: Disaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logs are shipped first, and the metadata are copied later, which name what was registered in between."""
+    is_armed, is_shipped, is_tiered, is_made = (threading.Event() for _ in range(4))
+    copy = MetadataBackup.copy_to
+
+    def copy_later(metadata: MetadataBackup, target: Path) -> None:
+        if is_armed.is_set():
+            is_shipped.set()
+            assert is_tiered.wait(60)
+        copy(metadata, target)
+
+    def put_and_keep(store: RemoteStore, point: BackupPoint) -> None:
+        put_point(store, point)
+        if is_tiered.is_set() and not is_made.is_set():
+            shutil.copytree(disaster.remote, disaster.directory / "left")
+            is_made.set()
+
+    monkeypatch.setattr(MetadataBackup, "copy_to", copy_later)
+    monkeypatch.setattr(backup, "put_point", put_and_keep)
+    with disaster.serving(SHIPPING) as cluster:
+        created(cluster)
+        for name in TABLES:
+            tier(cluster.table(name))
+        write(cluster, 5, 10)
+        is_armed.set()
+        # Metadata are copied only if they have changed.
+        cluster.create("fluss.another", COLUMNS)
+        assert is_shipped.wait(60), "the round has shipped the logs"
+        write(cluster, 10, 40)
+        cluster.append(OTHER, pa.Table.from_pylist(rows(0, 3), COLUMNS))
+        for name in [*TABLES, OTHER]:
+            tier(cluster.table(name))
+        wait_for(cluster.admin.drop_table(OTHER))
+        known = {name: lake_snapshot_of(cluster.table(name)) for name in TABLES}
+        is_tiered.set()
+        assert is_made.wait(60), "the backup is made"
+    shutil.rmtree(disaster.remote)
+    (disaster.directory / "left").rename(disaster.remote)
+    with disaster.restored() as cluster:
+        for name in TABLES:
+            table = cluster.table(name)
+            assert lake_snapshot_of(table) == known[name], "the backup knows of the round"
+            assert read(table) == ordered(rows(0, 40))
+        write(cluster, 40, 50, "new")
+        for name in TABLES:
+            table = cluster.table(name)
+            assert tier(table).rows == 10
+            assert lake_rows(table) == read(table) == ordered([*rows(0, 40), *rows(40, 50, "new")])
+            assert verify(table).is_right

@@ -259,6 +259,10 @@ class RemoteLogRegistry(Protocol):
 class MetadataCopies(Protocol):
     """What a backup needs of the coordinator's metadata."""
 
+    def begin_round(self) -> None:
+        """Note from now on how far lakes are by snapshots that are registered, and forget what was noted before."""
+        ...
+
     async def change_count(self) -> int:
         """Return a number that is another one when something was changed since the file was opened."""
         ...
@@ -269,6 +273,13 @@ class MetadataCopies(Protocol):
 
     def snapshot_offsets(self, copy: Path) -> Mapping[TableBucket, int]:
         """Return up to which offsets the snapshots of rows by key have come that a copy knows of. Blocking."""
+        ...
+
+    def lake_offsets(self) -> Mapping[TableBucket, int]:
+        """Return up to which offsets lakes have buckets by snapshots that were registered since the round began.
+
+        No copy that was made since then names one that has more.
+        """
         ...
 
 

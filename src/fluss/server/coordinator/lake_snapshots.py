@@ -212,7 +212,7 @@ class LakeSnapshots:
             # The same snapshot again: the answer to the first commit was lost.
             older = [each for each in before if each.snapshot_id != entry.snapshot_id]
             entries = [*_kept(older, earliest_id_to_keep), entry]
-            await self._table.replace(table.table_id, entries)
+            await self._table.replace(table.table_id, entries, offsets)
             self._entries[table.table_id] = entries
             self._paths[table.table_id] = table.path
             self._newest[table.table_id] = entry, offsets

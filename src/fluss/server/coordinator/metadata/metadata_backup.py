@@ -50,6 +50,12 @@ class MetadataBackup:
     def copy_to(self, target: Path) -> None:
         self._store.copy_to(target)
 
+    def begin_round(self) -> None:
+        self._store.lake_snapshots.begin_note()
+
+    def lake_offsets(self) -> Mapping[TableBucket, int]:
+        return self._store.lake_snapshots.noted
+
     def snapshot_offsets(self, copy: Path) -> dict[TableBucket, int]:
         offsets: dict[TableBucket, int] = {}
         for entry in kv_snapshots(copy):

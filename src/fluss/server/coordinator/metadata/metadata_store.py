@@ -79,6 +79,8 @@ class MetadataStore:
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
+        # Which snapshots of lake tables are registered.
+        self.lake_snapshots = LakeSnapshotTable(file)
 
     @classmethod
     async def open(cls, path: Path) -> MetadataStore:
@@ -105,11 +107,6 @@ class MetadataStore:
     def kv_snapshots(self) -> KvSnapshotTable:
         """Which snapshots of rows by key are in remote storage, and who has leased them."""
         return KvSnapshotTable(self._file)
-
-    @property
-    def lake_snapshots(self) -> LakeSnapshotTable:
-        """Which snapshots of lake tables are registered."""
-        return LakeSnapshotTable(self._file)
 
     async def next_coordinator_epoch(self) -> int:
         """Count the starts of coordinators, and return the number of this one; the first is 0."""
@@ -473,6 +470,18 @@ class LakeSnapshotTable:
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
+        # Up to which offsets lakes have buckets by what was registered since a round of the backup began; None until
+        # the first one does.
+        self._noted: dict[TableBucket, int] | None = None
+
+    def begin_note(self) -> None:
+        """Note from now on how far lakes are by what is registered, and forget what was noted before."""
+        self._noted = {}
+
+    @property
+    def noted(self) -> Mapping[TableBucket, int]:
+        """Up to which offsets lakes have buckets, at most, by what was registered since the note was begun."""
+        return self._noted or {}
 
     async def load(self) -> dict[int, list[LakeEntry]]:
         """Return the entries of all tables, the newest last."""
@@ -485,8 +494,17 @@ class LakeSnapshotTable:
 
         return await self._file.read(load)
 
-    async def replace(self, table_id: int, entries: Sequence[LakeEntry]) -> None:
-        """Store the entries of a table in place of those it had; those of a table that has gone are not stored."""
+    async def replace(
+        self, table_id: int, entries: Sequence[LakeEntry], offsets: Mapping[TableBucket, int] | None = None
+    ) -> None:
+        """Store the entries of a table in place of those it had; those of a table that has gone are not stored.
+
+        ``offsets`` are those of the newest entry.
+        """
+        if self._noted is not None and offsets:
+            # Before it is stored: no copy of the file is to be ahead of the note.
+            for bucket, offset in offsets.items():
+                self._noted[bucket] = max(offset, self._noted.get(bucket, 0))
 
         def replace(connection: sqlite3.Connection) -> None:
             connection.execute("DELETE FROM lake_snapshots WHERE table_id = ?", (table_id,))

@@ -4,7 +4,8 @@ A round, step by step; a crash between any two of them leaves objects that no po
 
 1. Where logs end is looked up, and what is new of them is shipped: only what readers see, and what is on the disk.
 2. The metadata are copied, if they have changed. So they are newer than all tails: no id of a writer or of a table that
-   tails speak of is given out again.
+   tails speak of is given out again. Tails that end before a snapshot that the copy names, of rows by key or of a
+   lake, are shipped once more, and then the metadata are copied again.
 3. The indexes of tables that have changed are written.
 4. It is looked whether another server has taken over: see ``ownership``.
 5. The point is written, which names nothing but what is there. From now on this backup counts.
@@ -358,14 +359,15 @@ class Backup:
         if self._claim is None:
             await self._begin()
         began_ms, began_s = self._clock(), self._monotonic()
+        # Before it is looked where logs end: what lakes have by now is shipped with these.
+        self._metadata.begin_round()
         self._leave_out_dropped()
         self._leave_out_copied()
         changes = await self._changes()
         # Nothing is written to a place that belongs to another server, or is not mounted.
         await self._in_thread(self._check_owner)
         failures: dict[TableBucket, str] = {}
-        for first in range(0, len(changes), _BUCKETS_PER_STEP):
-            await self._ship_some(changes[first : first + _BUCKETS_PER_STEP], failures)
+        await self._ship_all(changes, failures)
         for pack in packs(self._tails.wasteful()):
             await self._shipped(pack)
         self._note_failures(failures)
@@ -435,6 +437,10 @@ class Backup:
         chain = self._tails.get(bucket)
         shipped = 0 if chain is None else chain.end_offset
         return shipped if group.remote is None else max(shipped, group.remote.ends[bucket.bucket_id])
+
+    async def _ship_all(self, changes: Sequence[_Change], failures: dict[TableBucket, str]) -> None:
+        for first in range(0, len(changes), _BUCKETS_PER_STEP):
+            await self._ship_some(changes[first : first + _BUCKETS_PER_STEP], failures)
 
     async def _ship_some(self, changes: Sequence[_Change], failures: dict[TableBucket, str]) -> None:
         buckets = [change.group[change.bucket_id] for change in changes if not change.group.is_dropped]
@@ -564,21 +570,22 @@ class Backup:
     async def _ship_metadata(self) -> StoredObject:
         """Copy the metadata and ship them.
 
-        Snapshots of rows by key that they name must not be ahead of the tails; one may have been made since these were
-        shipped. Then the tail of its bucket is shipped again, and the metadata are copied once more.
+        Snapshots of rows by key and of lakes that they name must not be ahead of the tails: a restored server would
+        give out offsets anew that the lake has already. One may have been made since the tails were shipped. Then
+        those of its buckets are shipped again, and the metadata are copied once more.
         """
         copy = self._data_dir / _COPY_FILE
         try:
             for attempt in range(_COPY_ATTEMPTS):
                 offsets = await self._in_thread(self._copy_metadata, copy)
-                ahead = [
-                    _Change(group, bucket.bucket_id)
-                    for bucket, offset in offsets.items()
+                ahead = {
+                    bucket: _Change(group, bucket.bucket_id)
+                    for bucket, offset in (*offsets.items(), *self._metadata.lake_offsets().items())
                     if (group := self._group(bucket)) is not None and offset > self._shipped_end(group, bucket)
-                ]
+                }
                 if not ahead or attempt == _COPY_ATTEMPTS - 1:
                     break
-                await self._ship_some(ahead, self._failures)
+                await self._ship_all(list(ahead.values()), self._failures)
             return await self._in_thread(self._put_metadata, copy)
         finally:
             await self._in_thread(self._files.remove, copy)
