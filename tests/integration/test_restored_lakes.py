@@ -237,7 +237,7 @@ def test_what_comes_to_a_lake_while_a_backup_is_made_is_in_its_logs(
     def copy_later(metadata: MetadataBackup, target: Path) -> None:
         if is_armed.is_set():
             is_shipped.set()
-            assert is_tiered.wait(60)
+            assert is_tiered.wait(600)
         copy(metadata, target)
 
     def put_and_keep(store: RemoteStore, point: BackupPoint) -> None:
@@ -256,7 +256,7 @@ def test_what_comes_to_a_lake_while_a_backup_is_made_is_in_its_logs(
         is_armed.set()
         # Metadata are copied only if they have changed.
         cluster.create("fluss.another", COLUMNS)
-        assert is_shipped.wait(60), "the round has shipped the logs"
+        assert is_shipped.wait(600), "the round has shipped the logs"
         write(cluster, 10, 40)
         cluster.append(OTHER, pa.Table.from_pylist(rows(0, 3), COLUMNS))
         for name in [*TABLES, OTHER]:
@@ -264,7 +264,7 @@ def test_what_comes_to_a_lake_while_a_backup_is_made_is_in_its_logs(
         wait_for(cluster.admin.drop_table(OTHER))
         known = {name: lake_snapshot_of(cluster.table(name)) for name in TABLES}
         is_tiered.set()
-        assert is_made.wait(60), "the backup is made"
+        assert is_made.wait(600), "the backup is made"
     shutil.rmtree(disaster.remote)
     (disaster.directory / "left").rename(disaster.remote)
     with disaster.restored() as cluster:
