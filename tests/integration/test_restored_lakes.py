@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -15,8 +16,12 @@ from fluss import FlussTable, embedded
 from fluss.client.bulk import lake_snapshot_of, wait_for
 from fluss.errors import ErrorCode, FlussError
 from fluss.server.coordinator.metadata.metadata_backup import MetadataBackup
+from fluss.server.coordinator.metadata.remote_log_table import RemoteLogTable
+from fluss.server.model import RemoteLogEntry
 from fluss.server.tablet.remote import backup
+from fluss.server.tablet.remote.remote_logs import RemoteLogs
 from fluss.storage.backup.points import BackupPoint, put_point
+from fluss.storage.log.remote_manifest import RemoteManifest
 from fluss.storage.remote.store import RemoteStore
 
 pytest.importorskip("pyiceberg", reason="a lake needs pyiceberg")
@@ -278,3 +283,64 @@ def test_what_comes_to_a_lake_while_a_backup_is_made_is_in_its_logs(
             assert tier(table).rows == 10
             assert lake_rows(table) == read(table) == ordered([*rows(0, 40), *rows(40, 50, "new")])
             assert verify(table).is_right
+
+
+def test_segments_that_are_copied_after_the_metadata_do_not_stand_for_logs(
+    disaster: Disaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata of the backup do not name them, but a lake that has come as far."""
+    is_armed, is_shipped, is_tiered, is_copied, is_in_segments, is_made = (threading.Event() for _ in range(6))
+    copy, commit, committed = MetadataBackup.copy_to, RemoteLogTable.commit, RemoteLogs.committed
+
+    def copy_before_segments(metadata: MetadataBackup, target: Path) -> None:
+        # One copy may have begun before.
+        is_held = is_armed.is_set()
+        if is_held:
+            is_shipped.set()
+            assert is_tiered.wait(600)
+        copy(metadata, target)
+        if is_held:
+            is_copied.set()
+            assert is_in_segments.wait(600)
+
+    async def commit_after_metadata(table: RemoteLogTable, entry: RemoteLogEntry) -> bool:
+        while is_armed.is_set() and not is_copied.is_set():
+            await asyncio.sleep(0.01)
+        return await commit(table, entry)
+
+    def committed_and_told(logs: RemoteLogs, entry: RemoteLogEntry, manifest: RemoteManifest) -> None:
+        committed(logs, entry, manifest)
+        if entry.end_offset >= 20:
+            is_in_segments.set()
+
+    def put_and_keep(store: RemoteStore, point: BackupPoint) -> None:
+        put_point(store, point)
+        if is_in_segments.is_set() and not is_made.is_set():
+            shutil.copytree(disaster.remote, disaster.directory / "left")
+            is_made.set()
+
+    monkeypatch.setattr(MetadataBackup, "copy_to", copy_before_segments)
+    monkeypatch.setattr(RemoteLogTable, "commit", commit_after_metadata)
+    monkeypatch.setattr(RemoteLogs, "committed", committed_and_told)
+    monkeypatch.setattr(backup, "put_point", put_and_keep)
+    small = {"log.segment.file-size": "300b", "remote.log.task-interval-duration": "20ms"}
+    with disaster.serving({**SHIPPING, **small}) as cluster:
+        cluster.create(EVENTS, COLUMNS, buckets=1)
+        cluster.append(EVENTS, pa.Table.from_pylist(rows(0, 5), COLUMNS))
+        tier(cluster.table(EVENTS))
+        is_armed.set()
+        cluster.create(OTHER, COLUMNS, buckets=1)
+        assert is_shipped.wait(600), "the round has shipped the logs"
+        for first in range(5, 20, 5):
+            cluster.append(EVENTS, pa.Table.from_pylist(rows(first, first + 5), COLUMNS))
+        assert tier(cluster.table(EVENTS)).rows == 15
+        # Segments are copied when others follow them.
+        for first in range(20, 40, 5):
+            cluster.append(EVENTS, pa.Table.from_pylist(rows(first, first + 5), COLUMNS))
+        is_tiered.set()
+        assert is_made.wait(600), "the backup is made"
+    shutil.rmtree(disaster.remote)
+    (disaster.directory / "left").rename(disaster.remote)
+    with disaster.restored() as cluster:
+        have = read(cluster.table(EVENTS))
+        assert all(row in have for row in rows(0, 20))

@@ -390,7 +390,7 @@ class Backup:
 
     def _leave_out_copied(self) -> None:
         """Take pieces out of chains that are in remote segments by now."""
-        changed, self._remote.changed = self._remote.changed, set()
+        changed, self._remote.changed = self._remote.changed, {}
         for bucket in changed:
             chain, group = self._tails.get(bucket), self._group(bucket)
             if chain is not None and group is not None and group.remote is not None:
@@ -433,10 +433,13 @@ class Backup:
             and offset > self._shipped_end(group, _bucket_of(group, bucket_id))
         ]
 
-    def _shipped_end(self, group: BucketGroup, bucket: TableBucket) -> int:
+    def _shipped_end(self, group: BucketGroup, bucket: TableBucket, remote_end: int | None = None) -> int:
+        """Return where a log ends in tails and remote segments; ``remote_end`` is where these end, unless now."""
         chain = self._tails.get(bucket)
         shipped = 0 if chain is None else chain.end_offset
-        return shipped if group.remote is None else max(shipped, group.remote.ends[bucket.bucket_id])
+        if remote_end is None:
+            remote_end = 0 if group.remote is None else group.remote.ends[bucket.bucket_id]
+        return max(shipped, remote_end)
 
     async def _ship_all(self, changes: Sequence[_Change], failures: dict[TableBucket, str]) -> None:
         for first in range(0, len(changes), _BUCKETS_PER_STEP):
@@ -577,18 +580,30 @@ class Backup:
         copy = self._data_dir / _COPY_FILE
         try:
             for attempt in range(_COPY_ATTEMPTS):
-                offsets = await self._in_thread(self._copy_metadata, copy)
-                ahead = {
-                    bucket: _Change(group, bucket.bucket_id)
-                    for bucket, offset in (*offsets.items(), *self._metadata.lake_offsets().items())
-                    if (group := self._group(bucket)) is not None and offset > self._shipped_end(group, bucket)
-                }
+                ahead = await self._copied_ahead(copy)
                 if not ahead or attempt == _COPY_ATTEMPTS - 1:
                     break
-                await self._ship_all(list(ahead.values()), self._failures)
+                await self._ship_all(ahead, self._failures)
             return await self._in_thread(self._put_metadata, copy)
         finally:
             await self._in_thread(self._files.remove, copy)
+
+    async def _copied_ahead(self, copy: Path) -> list[_Change]:
+        """Copy the metadata, and return the buckets of which they name snapshots that are ahead of the logs."""
+        before, self._remote.changed = self._remote.changed, {}
+        try:
+            offsets = await self._in_thread(self._copy_metadata, copy)
+        finally:
+            # What has come to remote segments in the meantime, the copy may not name.
+            meanwhile = self._remote.changed
+            self._remote.changed = {**meanwhile, **before}
+        ahead = {
+            bucket: _Change(group, bucket.bucket_id)
+            for bucket, offset in (*offsets.items(), *self._metadata.lake_offsets().items())
+            if (group := self._group(bucket)) is not None
+            and offset > self._shipped_end(group, bucket, meanwhile.get(bucket))
+        }
+        return list(ahead.values())
 
     def _copy_metadata(self, copy: Path) -> Mapping[TableBucket, int]:
         self._files.remove(copy)

@@ -94,8 +94,8 @@ class RemoteLogs:
         self.traffic = RemoteTraffic(settings.upload_bytes_per_second)
         # When objects that are not named any more may be removed.
         self.gate = RemovalGate()
-        # Buckets whose remote log has changed since the backup last asked.
-        self.changed: set[TableBucket] = set()
+        # Buckets whose remote log has changed since the backup last asked, and where it ended before.
+        self.changed: dict[TableBucket, int] = {}
         self._tables = tables
         self._data_dir = data_dir
         self._files = files
@@ -250,16 +250,18 @@ class RemoteLogs:
 
     def committed(self, entry: RemoteLogEntry, manifest: RemoteManifest) -> None:
         """Take a manifest that counts from now on."""
-        self._note(entry)
+        group = self._group(entry.bucket)
         if self.settings.backup_interval_ms:
-            self.changed.add(entry.bucket)
+            end = 0 if group is None or group.remote is None else group.remote.ends[entry.bucket.bucket_id]
+            self.changed.setdefault(entry.bucket, end)
+        self._note(entry)
         self._keep(entry, manifest)
 
     def forget(self, bucket: TableBucket) -> None:
         """Let go of what is known of a bucket that was dropped."""
         self.dirty.discard(bucket)
         self.uncertain.discard(bucket)
-        self.changed.discard(bucket)
+        self.changed.pop(bucket, None)
         known = self._known.pop(bucket, None)
         if known is not None:
             self._segments_known -= len(known.manifest.segments)
