@@ -66,9 +66,34 @@ class Disaster:
         """Serve, and leave of it what was in remote storage before the stop."""
         with self.serving(NOT_SHIPPING) as cluster:
             yield cluster
-            left = shutil.copytree(self.remote, self.directory / "left")
+            self._keep_remote()
+        self._lose_all_but_kept()
+
+    @contextmanager
+    def lost_at_a_point(
+        self, options: dict[str, str], after: threading.Event, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[LakeCluster]:
+        """Serve, and leave of it what is in remote storage with the first point that is made after an event."""
+        is_made = threading.Event()
+
+        def put_and_keep(store: RemoteStore, point: BackupPoint) -> None:
+            put_point(store, point)
+            if after.is_set() and not is_made.is_set():
+                self._keep_remote()
+                is_made.set()
+
+        monkeypatch.setattr(backup, "put_point", put_and_keep)
+        with self.serving(options) as cluster:
+            yield cluster
+            assert is_made.wait(600), "the backup is made"
+        self._lose_all_but_kept()
+
+    def _keep_remote(self) -> None:
+        shutil.copytree(self.remote, self.directory / "left")
+
+    def _lose_all_but_kept(self) -> None:
         shutil.rmtree(self.remote)
-        left.rename(self.remote)
+        (self.directory / "left").rename(self.remote)
         shutil.rmtree(self._data_dirs[-1])
 
     @contextmanager
@@ -236,7 +261,7 @@ def test_what_comes_to_a_lake_while_a_backup_is_made_is_in_its_logs(
     disaster: Disaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logs are shipped first, and the metadata are copied later, which name what was registered in between."""
-    is_armed, is_shipped, is_tiered, is_made = (threading.Event() for _ in range(4))
+    is_armed, is_shipped, is_tiered = (threading.Event() for _ in range(3))
     copy = MetadataBackup.copy_to
 
     def copy_later(metadata: MetadataBackup, target: Path) -> None:
@@ -245,15 +270,8 @@ def test_what_comes_to_a_lake_while_a_backup_is_made_is_in_its_logs(
             assert is_tiered.wait(600)
         copy(metadata, target)
 
-    def put_and_keep(store: RemoteStore, point: BackupPoint) -> None:
-        put_point(store, point)
-        if is_tiered.is_set() and not is_made.is_set():
-            shutil.copytree(disaster.remote, disaster.directory / "left")
-            is_made.set()
-
     monkeypatch.setattr(MetadataBackup, "copy_to", copy_later)
-    monkeypatch.setattr(backup, "put_point", put_and_keep)
-    with disaster.serving(SHIPPING) as cluster:
+    with disaster.lost_at_a_point(SHIPPING, is_tiered, monkeypatch) as cluster:
         created(cluster)
         for name in TABLES:
             tier(cluster.table(name))
@@ -269,9 +287,6 @@ def test_what_comes_to_a_lake_while_a_backup_is_made_is_in_its_logs(
         wait_for(cluster.admin.drop_table(OTHER))
         known = {name: lake_snapshot_of(cluster.table(name)) for name in TABLES}
         is_tiered.set()
-        assert is_made.wait(600), "the backup is made"
-    shutil.rmtree(disaster.remote)
-    (disaster.directory / "left").rename(disaster.remote)
     with disaster.restored() as cluster:
         for name in TABLES:
             table = cluster.table(name)
@@ -289,7 +304,7 @@ def test_segments_that_are_copied_after_the_metadata_do_not_stand_for_logs(
     disaster: Disaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The metadata of the backup do not name them, but a lake that has come as far."""
-    is_armed, is_shipped, is_tiered, is_copied, is_in_segments, is_made = (threading.Event() for _ in range(6))
+    is_armed, is_shipped, is_tiered, is_copied, is_in_segments = (threading.Event() for _ in range(5))
     copy, commit, committed = MetadataBackup.copy_to, RemoteLogTable.commit, RemoteLogs.committed
 
     def copy_before_segments(metadata: MetadataBackup, target: Path) -> None:
@@ -313,18 +328,11 @@ def test_segments_that_are_copied_after_the_metadata_do_not_stand_for_logs(
         if entry.end_offset >= 20:
             is_in_segments.set()
 
-    def put_and_keep(store: RemoteStore, point: BackupPoint) -> None:
-        put_point(store, point)
-        if is_in_segments.is_set() and not is_made.is_set():
-            shutil.copytree(disaster.remote, disaster.directory / "left")
-            is_made.set()
-
     monkeypatch.setattr(MetadataBackup, "copy_to", copy_before_segments)
     monkeypatch.setattr(RemoteLogTable, "commit", commit_after_metadata)
     monkeypatch.setattr(RemoteLogs, "committed", committed_and_told)
-    monkeypatch.setattr(backup, "put_point", put_and_keep)
     small = {"log.segment.file-size": "300b", "remote.log.task-interval-duration": "20ms"}
-    with disaster.serving({**SHIPPING, **small}) as cluster:
+    with disaster.lost_at_a_point({**SHIPPING, **small}, is_in_segments, monkeypatch) as cluster:
         cluster.create(EVENTS, COLUMNS, buckets=1)
         cluster.append(EVENTS, pa.Table.from_pylist(rows(0, 5), COLUMNS))
         tier(cluster.table(EVENTS))
@@ -338,9 +346,6 @@ def test_segments_that_are_copied_after_the_metadata_do_not_stand_for_logs(
         for first in range(20, 40, 5):
             cluster.append(EVENTS, pa.Table.from_pylist(rows(first, first + 5), COLUMNS))
         is_tiered.set()
-        assert is_made.wait(600), "the backup is made"
-    shutil.rmtree(disaster.remote)
-    (disaster.directory / "left").rename(disaster.remote)
     with disaster.restored() as cluster:
         have = read(cluster.table(EVENTS))
         assert all(row in have for row in rows(0, 20))
