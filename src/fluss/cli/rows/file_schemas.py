@@ -10,11 +10,10 @@ import pyarrow.types as pat
 from fluss.cli.kernel.exits import CommandError, Exit
 from fluss.cli.rows.row_files import format_of, is_arrow_file, open_stream
 from fluss.file_formats import FileFormat
+from fluss.schema.types import DECIMAL_PRECISION_MAX
 
 # What types of CSV and JSON are guessed from.
 _SAMPLE_BYTES: Final = 4 * 1024 * 1024
-# Other widths of decimals hold the same values, as long as they have no more digits.
-_DECIMAL_DIGITS_MAX: Final = 38
 _WIDER: Final = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
 
 
@@ -69,7 +68,8 @@ def _table_type(arrow_type: pa.DataType, name: str) -> pa.DataType:
         return pa.string()
     if arrow_type in _WIDER:
         return _WIDER[arrow_type]
-    if pat.is_decimal(arrow_type) and arrow_type.precision <= _DECIMAL_DIGITS_MAX and arrow_type.scale >= 0:
+    if pat.is_decimal(arrow_type) and arrow_type.precision <= DECIMAL_PRECISION_MAX and arrow_type.scale >= 0:
+        # Other widths of decimals hold the same values, as long as they have no more digits.
         return pa.decimal128(arrow_type.precision, arrow_type.scale)
     if pat.is_uint64(arrow_type):
         return pa.decimal128(20, 0)
