@@ -126,11 +126,14 @@ def test_ctrl_c_does_not_wait_for_what_a_copy_has_begun() -> None:
         left.wait(60)
         ended.append(item)
 
+    # A shell has what it starts in the background ignore Ctrl-C, these tests among it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             LocalTasks().run("copy", work, [1], [1], rows_known=None, listener=quiet)
         assert ended == []
     finally:
+        signal.signal(signal.SIGINT, before)
         left.set()
 
 
